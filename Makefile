@@ -1,0 +1,52 @@
+# Everything a fresh clone needs: `make demo` trains from disk, `make test` runs the tests, `make lint` the checks.
+VENV ?= .venv
+PYTHON ?= python3
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+CPP_FILES := $(shell find cpp kernels tests -name '*.cpp' -o -name '*.hpp' -o -name '*.cuh' -o -name '*.cu')
+NATIVE_INPUTS := pyproject.toml cpp/CMakeLists.txt $(shell find cpp kernels -type f)
+
+.PHONY: demo test lint format build clean help
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+demo: build ## generate a graph, train GraphSAGE from disk within a memory budget, write an HTML report
+	$(PY) -m gids demo
+
+test: build $(VENV)/.tests ## run every test
+	$(PY) -m pytest -n 2 --dist loadgroup tests
+
+lint: build $(VENV)/.tests ## run every static check
+	.ci/packages clang-format clang-tidy
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	clang-format --dry-run --Werror $(CPP_FILES)
+
+format: build $(VENV)/.tests ## rewrite sources in the project's format
+	-$(VENV)/bin/ruff check --fix --quiet .
+	$(VENV)/bin/ruff format .
+	clang-format -i $(CPP_FILES)
+
+build: $(VENV)/.native ## virtual environment and native module
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) build gids/_native.pyi
+
+$(VENV)/.base: requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -r requirements.txt
+	touch $@
+
+$(VENV)/.native: $(VENV)/.base $(NATIVE_INPUTS)
+	.ci/packages liburing-dev
+	$(PIP) --no-build-isolation --no-deps -e .
+	cp build/*/_native.pyi gids/_native.pyi
+	touch $@
+
+$(VENV)/.tests: $(VENV)/.base requirements.txt tests/requirements.txt
+	.ci/packages liburing-dev doctest-dev fio
+	$(PIP) -r requirements.txt -r tests/requirements.txt
+	touch $@

@@ -1,0 +1,43 @@
+// The nanobind module gids._native: one bind_* function per subsystem, and the translation of exceptions.
+#include "bind.hpp"
+
+#include <nanobind/stl/string.h>
+
+#include "errors.hpp"
+#include "thread_pool.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+void raise(const char* name, nb::object args) {
+    const nb::object type = nb::module_::import_("gids.errors").attr(name);
+    PyErr_SetObject(type.ptr(), type(*args).ptr());
+}
+
+void translate(const std::exception_ptr& pointer, void*) {
+    try {
+        std::rethrow_exception(pointer);
+    } catch (const gids::StorageError& e) {
+        raise("StorageError", nb::make_tuple(e.what(), e.path, e.offset, e.length, e.error_number));
+    } catch (const gids::DatasetError& e) {
+        raise("DatasetError", nb::make_tuple(e.what()));
+    } catch (const gids::ConfigError& e) {
+        raise("ConfigError", nb::make_tuple(e.what()));
+    }
+}
+
+void bind_thread_pool(nb::module_& m) {
+    nb::class_<gids::ThreadPool>(m, "ThreadPool", "Threads that share loops; the calling thread is one of them.")
+        .def(nb::init<int, std::string>(), "threads"_a, "name"_a = "gids-pool")
+        .def_prop_ro("threads", &gids::ThreadPool::threads);
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+    m.doc() = "Native core of gids.";
+    nb::register_exception_translator(translate);
+    bind_thread_pool(m);
+}

@@ -1,0 +1,16 @@
+// What every binding file needs: nanobind, array argument types, and the bind_* functions that bind.cpp calls.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+
+namespace gids {
+
+template <class T>
+using Vector = nanobind::ndarray<T, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
+template <class T>
+using ConstVector = Vector<const T>;
+
+}  // namespace gids

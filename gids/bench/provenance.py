@@ -1,0 +1,70 @@
+"""Where a number comes from: commit, machine, disk, memory limit, versions."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import gids
+
+
+def _commit() -> str:
+    root = Path(gids.__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return f"gids {gids.__version__} (not a checkout)"
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return result.stdout.strip() or "unknown"
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def memory_limit_bytes() -> int | None:
+    """Smallest cgroup limit (v1 or v2) of this process, or None where there is none."""
+    limits = []
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, group = line.split(":", 2)
+        if controllers == "memory":
+            path = Path("/sys/fs/cgroup/memory") / group.lstrip("/") / "memory.limit_in_bytes"
+        elif controllers == "":
+            path = Path("/sys/fs/cgroup") / group.lstrip("/") / "memory.max"
+        else:
+            continue
+        text = path.read_text().strip() if path.exists() else "max"
+        if text != "max" and int(text) < 1 << 60:
+            limits.append(int(text))
+    return min(limits, default=None)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def provenance() -> dict[str, object]:
+    """Collect what a reader needs to judge a number."""
+    return {
+        "commit": _commit(),
+        "command": sys.argv,
+        "time_utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "memory_limit_bytes": memory_limit_bytes(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in ("gids", "numpy", "torch", "dgl", "torch-geometric")},
+        "load_average": os.getloadavg(),
+    }

@@ -1,0 +1,48 @@
+"""The ``gids`` command: one module per subcommand, imported only when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from gids.errors import GidsError
+
+#: Subcommand -> one line for ``gids --help``. Module ``gids.cli.<name>`` has ``configure(parser)`` and ``run(args)``.
+COMMANDS: dict[str, str] = {}
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``gids`` with ``argv`` (default: the process's arguments) and return the exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="gids", description="Train GNNs on features larger than memory.")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    chosen = next((word for word in argv if not word.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary)
+        if name == chosen:
+            importlib.import_module(f"gids.cli.{name}").configure(command)
+    args = parser.parse_args(argv)
+    if args.version:
+        from gids import __version__
+
+        print(__version__)
+        return EXIT_OK
+    if args.command is None:
+        parser.print_help()
+        return EXIT_USAGE
+    try:
+        return int(importlib.import_module(f"gids.cli.{args.command}").run(args) or EXIT_OK)
+    except GidsError as error:
+        print(f"gids {args.command}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except OSError as error:
+        print(f"gids {args.command}: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        print(f"gids {args.command}: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED

@@ -1,0 +1,110 @@
+"""Where the rows of one table are on disk: the only thing that planners and engines need to know about a dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gids.errors import ConfigError
+
+DTYPES: dict[str, torch.dtype] = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "uint8": torch.uint8,
+    "int8": torch.int8,
+    "int16": torch.int16,
+    "int32": torch.int32,
+    "int64": torch.int64,
+}
+
+
+@dataclass(frozen=True)
+class Stripe:
+    """One file of a table: ``num_rows`` rows that begin ``data_offset`` bytes into ``path``."""
+
+    path: Path
+    data_offset: int
+    num_rows: int
+
+
+@dataclass(frozen=True)
+class RowTable:
+    """Rows of equal size in one or more files.
+
+    Row ``r`` belongs to unit ``u = r // stripe_rows``; unit ``u`` is in file ``u % len(stripes)`` as that file's
+    unit number ``u // len(stripes)``. With one file that is simply row after row.
+
+    Attributes
+    ----------
+    name : str
+        For messages, e.g. ``"paper/feat"``.
+    dtype : str
+        A key of :data:`DTYPES`.
+    dim : int
+        Values in a row; 1 for a plain array such as a neighbour list.
+    num_rows : int
+        Rows over all stripes.
+    row_stride : int
+        Bytes from one row to the next within a stripe; at least :attr:`row_bytes`.
+    stripes : tuple of Stripe
+        The files, in order.
+    stripe_rows : int
+        Rows in a unit.
+    """
+
+    name: str
+    dtype: str
+    dim: int
+    num_rows: int
+    row_stride: int
+    stripes: tuple[Stripe, ...]
+    stripe_rows: int
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ConfigError(f"dtype of {self.name} must be one of {', '.join(DTYPES)} (got {self.dtype!r})")
+        if self.dim < 1:
+            raise ConfigError(f"dim of {self.name} must be at least 1 (got {self.dim})")
+        if self.num_rows < 0:
+            raise ConfigError(f"num_rows of {self.name} must not be negative (got {self.num_rows})")
+        if self.row_stride < self.row_bytes:
+            raise ConfigError(
+                f"row_stride of {self.name} must be at least row_bytes = {self.row_bytes} (got {self.row_stride})"
+            )
+        if not self.stripes or self.stripe_rows < 1:
+            raise ConfigError(f"{self.name} needs at least one stripe file and stripe_rows >= 1")
+        if sum(stripe.num_rows for stripe in self.stripes) != self.num_rows:
+            raise ConfigError(f"stripes of {self.name} must hold num_rows = {self.num_rows} rows together")
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one value."""
+        return DTYPES[self.dtype].itemsize
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row, without padding."""
+        return self.dim * self.item_bytes
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype as torch knows it."""
+        return DTYPES[self.dtype]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all rows, without padding."""
+        return self.num_rows * self.row_bytes
+
+    def locate(self, row: int) -> tuple[int, int]:
+        """Give the stripe number and byte offset of a row."""
+        if not 0 <= row < self.num_rows:
+            raise ConfigError(f"row of {self.name} must be in [0, {self.num_rows}) (got {row})")
+        unit, within = divmod(row, self.stripe_rows)
+        local_unit, stripe = divmod(unit, len(self.stripes))
+        local_row = local_unit * self.stripe_rows + within
+        return stripe, self.stripes[stripe].data_offset + local_row * self.row_stride
