@@ -24,6 +24,7 @@ lint: build $(VENV)/.tests ## run every static check
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	clang-format --dry-run --Werror $(CPP_FILES)
+	find cpp -name '*.cpp' ! -name 'bind*' | xargs -P 2 -n 1 clang-tidy --quiet -p build/cp*
 
 format: build $(VENV)/.tests ## rewrite sources in the project's format
 	-$(VENV)/bin/ruff check --fix --quiet .

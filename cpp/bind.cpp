@@ -11,7 +11,7 @@ using namespace nb::literals;
 
 namespace {
 
-void raise(const char* name, nb::object args) {
+void raise(const char* name, const nb::object& args) {
     const nb::object type = nb::module_::import_("gids.errors").attr(name);
     PyErr_SetObject(type.ptr(), type(*args).ptr());
 }
