@@ -30,7 +30,7 @@ def test_copied_paths_exist(dockerfile):
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
 def test_last_user_is_not_root(dockerfile):
     users = re.findall(r"^USER (\S+)$", dockerfile.read_text(), re.MULTILINE)
-    assert users[-1] == "gids"
+    assert users[-1] == "1000"
 
 
 def test_compose_services_use_files_that_exist():
