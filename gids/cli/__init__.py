@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from gids.errors import GidsError
 
 #: Subcommand -> one line for ``gids --help``. Module ``gids.cli.<name>`` has ``configure(parser)`` and ``run(args)``.
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "report": "make one self-contained HTML page of a run",
+}
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
