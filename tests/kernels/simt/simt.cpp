@@ -104,7 +104,6 @@ struct Lane {
     const char* waits_for = "";
     uint64_t value = 0, result = 0;
     int source = 0;
-    void* order = nullptr;  // sync address to acquire when the rendezvous is over
 };
 
 struct Warp {
@@ -113,7 +112,10 @@ struct Warp {
         uint32_t mask, arrived;
         void* order;
     };
-    std::vector<Meeting> meetings;  // open ones, one per mask: a group may run ahead to a meeting of the whole warp
+    // Open ones, one per mask: a group may run ahead to a meeting of the whole warp. An array, because what a lane
+    // allocates or moves is visible to ThreadSanitizer.
+    Meeting meetings[32];
+    int open = 0;
     uint64_t opened = 0;
     SyncAddresses sync;
 };
@@ -250,8 +252,8 @@ void Machine::finish_lane() {
     ++lane->block->finished;
     if (lane->block->arrived > 0) fail("a lane left the kernel while others wait in __syncthreads");
     Warp& warp = lane->block->warps[lane->linear / 32];
-    for (const auto& meeting : warp.meetings)
-        if ((meeting.mask >> (lane->linear % 32) & 1u) != 0)
+    for (int i = 0; i < warp.open; ++i)
+        if ((warp.meetings[i].mask >> (lane->linear % 32) & 1u) != 0)
             fail("a lane left the kernel while others wait for it in a warp collective");
     if (!ready_.empty()) {
         run_another();
@@ -274,6 +276,7 @@ void Machine::run_wave(int64_t first_block, int64_t count, dim3 grid, dim3 block
     while (static_cast<int>(lanes_.size()) < total) lanes_.push_back(std::make_unique<Lane>());
     blocks_.clear();
     ready_.clear();
+    ready_.reserve(total);  // lanes push to it, and must not allocate
     for (int64_t b = 0; b < count; ++b) {
         auto state = std::make_unique<Block>();
         state->first_lane = static_cast<int>(b) * block_lanes;
@@ -380,10 +383,13 @@ uint64_t warp_collective(Collective kind, uint32_t mask, uint64_t value, int sou
         if ((mask >> i & 1u) != 0 && m.lane(block, warp_first + i).state == State::kDone)
             m.fail(std::string(name) + " waits for a lane that has left the kernel");
     Warp& warp = block.warps[lane.linear / 32];
-    auto meeting =
-        std::find_if(warp.meetings.begin(), warp.meetings.end(), [&](const auto& m) { return m.mask == mask; });
-    if (meeting == warp.meetings.end())
-        meeting = warp.meetings.insert(meeting, {kind, mask, 0, warp.sync.at(warp.opened++)});
+    Warp::Meeting* const end = warp.meetings + warp.open;
+    Warp::Meeting* const meeting =
+        std::find_if(warp.meetings, end, [&](const auto& other) { return other.mask == mask; });
+    if (meeting == end) {
+        *meeting = {kind, mask, 0, warp.sync.at(warp.opened++)};
+        ++warp.open;
+    }
     if (meeting->kind != kind)
         m.fail(std::string(name) + " meets " + kNames[static_cast<int>(meeting->kind)] +
                ": lanes of one mask must call the same collective");
@@ -413,7 +419,7 @@ uint64_t warp_collective(Collective kind, uint32_t mask, uint64_t value, int sou
             }
             m.wake(other);
         }
-        warp.meetings.erase(meeting);
+        *meeting = warp.meetings[--warp.open];
         m.maybe_switch();
     } else {
         m.wait(name);
