@@ -40,4 +40,5 @@ NB_MODULE(_native, m) {
     m.doc() = "Native core of gids.";
     nb::register_exception_translator(translate);
     bind_thread_pool(m);
+    gids::bind_dataset(m);
 }

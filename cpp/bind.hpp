@@ -13,4 +13,6 @@ using Vector = nanobind::ndarray<T, nanobind::ndim<1>, nanobind::c_contig, nanob
 template <class T>
 using ConstVector = Vector<const T>;
 
+void bind_dataset(nanobind::module_&);
+
 }  // namespace gids

@@ -6,6 +6,8 @@
 ...     train_on(batch.blocks, batch.x, batch.y)
 """
 
+from gids.dataset import Dataset, DatasetWriter
+from gids.dataset import open_dataset as open
 from gids.errors import ConfigError, DatasetError, DeviceError, GidsError, StorageError
 from gids.table import RowTable, Stripe
 
@@ -13,11 +15,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ConfigError",
+    "Dataset",
     "DatasetError",
+    "DatasetWriter",
     "DeviceError",
     "GidsError",
     "RowTable",
     "StorageError",
     "Stripe",
     "__version__",
+    "open",
 ]

@@ -12,6 +12,8 @@ from gids.errors import GidsError
 #: Subcommand -> one line for ``gids --help``. Module ``gids.cli.<name>`` has ``configure(parser)`` and ``run(args)``.
 COMMANDS: dict[str, str] = {
     "report": "make one self-contained HTML page of a run",
+    "generate": "make a synthetic dataset: planted communities or R-MAT",
+    "info": "show what a dataset holds",
 }
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130

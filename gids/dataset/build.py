@@ -1,0 +1,206 @@
+"""The life of an unfinished dataset: a hidden directory, its tables, and the rename that makes it visible."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from gids import _native
+from gids.dataset import manifest as manifests
+from gids.dataset.journal import JOURNAL, LOCK, Journal, sync_directory
+from gids.dataset.table_writer import Check, Progress, TableWriter, dtype_name
+from gids.errors import ConfigError, DatasetError
+
+#: Directory for the intermediate files of a job; never part of the dataset.
+WORK = "work"
+
+
+def safe_name(name: str) -> str:
+    """Turn a type or table name into one path component; different names give different components."""
+    if not name:
+        raise ConfigError("name of a node type, edge type or table must not be empty (got '')")
+    return quote(name, safe="").replace(".", "%2E")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table's rows are spread over files."""
+
+    stripes: int = 1
+    stripe_rows: int | None = None
+    row_stride: int | None = None
+    on_stripe_dirs: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stripes < 1 or (self.stripe_rows is not None and self.stripe_rows < 1):
+            got = f"{self.stripes} and {self.stripe_rows}"
+            raise ConfigError(f"stripes and stripe_rows must be at least 1 (got {got})")
+
+
+class Build:
+    """Files of a dataset that is being made, in ``.<name>.partial`` beside its final place.
+
+    Stripe files on other drives lie in ``<name>.<token>.stripes``; the token keeps datasets of one name apart.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        job: Mapping[str, Any] | None,
+        overwrite: bool,
+        stripe_dirs: Sequence[Path],
+        progress: Progress | None,
+        threads: int | None,
+    ):
+        if path.exists() and not overwrite:
+            raise DatasetError(f"{path} exists; choose another path or ask to overwrite it")
+        if path.exists() and not (path / manifests.MANIFEST).exists():
+            raise DatasetError(f"{path} exists and is no gids dataset: it will not be overwritten")
+        if not path.parent.is_dir():
+            raise DatasetError(
+                f"{path.parent} must be a directory, to hold the new dataset {path.name} (there is none)"
+            )
+        self.path = path
+        self.partial = path.parent / f".{path.name}.partial"
+        self.pool = _native.ThreadPool(threads or len(os.sched_getaffinity(0)), "gids-write")
+        self.tables: dict[str, TableWriter] = {}
+        self.journal = Journal(self.partial, job)
+        self._keep = job is not None
+        self._stripe_dirs = list(stripe_dirs)
+        self._progress = progress
+        self._open = True
+
+    @property
+    def closed(self) -> bool:
+        """Whether the dataset was published or abandoned."""
+        return not self._open
+
+    @property
+    def work(self) -> Path:
+        """A directory for intermediate files."""
+        directory = self.partial / WORK
+        directory.mkdir(exist_ok=True)
+        return directory
+
+    def table(
+        self,
+        key: str,
+        name: str,
+        dtype: str,
+        dim: int,
+        num_rows: int,
+        layout: Layout | None = None,
+        check: Check | None = None,
+    ) -> TableWriter:
+        """Begin a table; ``key`` is its path below the dataset's directory."""
+        if key in self.tables:
+            raise ConfigError(f"{name} was added before")
+        layout = layout or Layout()
+        writer = TableWriter(
+            self.journal,
+            key,
+            name,
+            dtype_name(dtype),
+            dim,
+            num_rows,
+            self._files(key, layout),
+            stripe_rows=layout.stripe_rows,
+            row_stride=layout.row_stride,
+            check=check,
+            progress=self._progress,
+            pool=self.pool,
+        )
+        self.tables[key] = writer
+        return writer
+
+    def _files(self, key: str, layout: Layout) -> list[Path]:
+        if layout.on_stripe_dirs and self._stripe_dirs:
+            token = self.journal.get("token")
+            if token is None:
+                token = os.urandom(4).hex()
+                self.journal.note("token", token)
+            return [home / f"{key}.{i}.bin" for i, home in enumerate(self._stripe_homes(token))]
+        if layout.stripes > 1:
+            return [self.partial / f"{key}.{i}.bin" for i in range(layout.stripes)]
+        return [self.partial / f"{key}.bin"]
+
+    def _stripe_homes(self, token: str) -> list[Path]:
+        return [directory / f"{self.path.name}.{token}.stripes" for directory in self._stripe_dirs]
+
+    def publish(self, document: str) -> None:
+        """Write the manifest, force everything to disk and rename the directory; after this the dataset exists."""
+        shutil.rmtree(self.partial / WORK, ignore_errors=True)
+        temporary = self.partial / f"{manifests.MANIFEST}.tmp"
+        try:
+            with temporary.open("w") as file:
+                file.write(document)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise DatasetError(f"writing {temporary} failed: {error.strerror}") from error
+        temporary.rename(self.partial / manifests.MANIFEST)
+        token = self.journal.get("token")
+        for root in (self.partial, *(self._stripe_homes(token) if token else ())):
+            for directory, _, _ in os.walk(root):
+                sync_directory(Path(directory))
+        replaced = self.path.exists()
+        if replaced:
+            _exchange(self.partial, self.path)
+        else:
+            self.partial.rename(self.path)
+        sync_directory(self.path.parent)
+        self._open = False
+        self.journal.close()
+        # Last, so that a kill before the rename still finds a journal to go on from.
+        for name in (JOURNAL, LOCK):
+            (self.path / name).unlink(missing_ok=True)
+        if replaced:
+            _remove_dataset(self.partial)
+
+    def abandon(self) -> None:
+        """Stop. A job that can be resumed keeps what it has made; otherwise nothing is left behind."""
+        if not self._open:
+            return
+        self._open = False
+        for writer in self.tables.values():
+            writer.close()
+        token = self.journal.get("token")
+        self.journal.close()
+        if not self._keep:
+            shutil.rmtree(self.partial, ignore_errors=True)
+            for home in self._stripe_homes(token) if token else ():
+                shutil.rmtree(home, ignore_errors=True)
+
+
+def _exchange(new: Path, old: Path) -> None:
+    """Swap two directories in one step, so that a dataset exists under the name at every moment."""
+    at_current_directory, exchange = -100, 2
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(at_current_directory, bytes(new), at_current_directory, bytes(old), exchange) == 0:
+        return
+    code = ctypes.get_errno()
+    if code not in (errno.EINVAL, errno.ENOSYS):
+        raise DatasetError(f"replacing {old} failed: {os.strerror(code)}")
+    # A file system without exchange: the old dataset has another name for an instant, and is never lost.
+    aside = old.with_name(f".{old.name}.replaced")
+    old.rename(aside)
+    new.rename(old)
+    aside.rename(new)
+
+
+def _remove_dataset(path: Path) -> None:
+    """Delete a replaced dataset and the stripe files that belong to it; files used in place are not its own."""
+    manifest = manifests.parse((path / manifests.MANIFEST).read_text(), path)
+    for stored in manifest.tables():
+        for stripe in stored.table.stripes:
+            home = next((parent for parent in stripe.path.parents if parent.name.endswith(".stripes")), None)
+            if home is not None:
+                shutil.rmtree(home, ignore_errors=True)
+    shutil.rmtree(path)
