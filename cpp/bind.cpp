@@ -41,4 +41,5 @@ NB_MODULE(_native, m) {
     nb::register_exception_translator(translate);
     bind_thread_pool(m);
     gids::bind_dataset(m);
+    gids::bind_tiers(m);
 }

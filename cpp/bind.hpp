@@ -14,5 +14,6 @@ template <class T>
 using ConstVector = Vector<const T>;
 
 void bind_dataset(nanobind::module_&);
+void bind_tiers(nanobind::module_&);
 
 }  // namespace gids

@@ -1,0 +1,152 @@
+// Bindings of the tiers: Planner, gather_rows, admit_rows, and the map of the host buffer's rows.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind.hpp"
+#include "errors.hpp"
+#include "tiers/gather.hpp"
+#include "tiers/planner.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace gids {
+
+namespace {
+
+using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using OwnedVector = nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>;
+
+template <class T>
+std::span<T> span_of(const nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>& array) {
+    return {array.data(), array.shape(0)};
+}
+
+OwnedVector owned(std::vector<int64_t>&& values) {
+    auto* kept = new std::vector<int64_t>(std::move(values));
+    const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<int64_t>*>(p); });
+    return OwnedVector(kept->data(), {kept->size()}, owner);
+}
+
+// The entries of a RowMap as int64[2 * entries]: they may lie in memory that several processes share.
+RowMap map_of(const Vector<int64_t>& entries) {
+    const uint64_t count = entries.shape(0) / 2;
+    if (count == 0 || (count & (count - 1)) != 0)
+        throw ConfigError("entries of a row map must be a power of two (got " + std::to_string(count) + ")");
+    return {reinterpret_cast<RowEntry*>(entries.data()), count - 1};
+}
+
+void fill_map(const Vector<int64_t>& entries, const ConstVector<int64_t>& rows) {
+    const RowMap map = map_of(entries);
+    if (rows.shape(0) > map.mask)
+        throw ConfigError("a row map of " + std::to_string(map.mask + 1) + " entries must hold fewer rows (got " +
+                          std::to_string(rows.shape(0)) + ")");
+    for (uint64_t at = 0; at <= map.mask; ++at) map.entries[at] = {kNoRow, kNoValue};
+    for (size_t i = 0; i < rows.shape(0); ++i) {
+        bool added = false;
+        map.claim(rows.data()[i], added)->value = static_cast<int64_t>(i);
+        if (!added)
+            throw ConfigError("rows of a host buffer must be unique (got " + std::to_string(rows.data()[i]) +
+                              " twice)");
+    }
+}
+
+nb::tuple plan(Planner& planner, ThreadPool& pool, const std::vector<ConstVector<int64_t>>& batches,
+               const std::vector<Vector<int64_t>>& locations) {
+    GroupPlanned planned;
+    {
+        const nb::gil_scoped_release release;
+        std::vector<std::span<const int64_t>> rows;
+        std::vector<std::span<int64_t>> out;
+        if (batches.size() != locations.size()) throw ConfigError("locations must have one array per batch");
+        for (size_t b = 0; b < batches.size(); ++b) {
+            rows.push_back(span_of(batches[b]));
+            out.push_back(span_of(locations[b]));
+            if (rows[b].size() != out[b].size()) throw ConfigError("locations must be as long as their batch");
+        }
+        planned = planner.plan(pool, rows, out);
+    }
+    nb::list counters;
+    for (const PlanCounters& c : planned.counters)
+        counters.append(nb::make_tuple(c.requests, c.cache, c.host, c.disk, c.duplicates));
+    return nb::make_tuple(owned(std::move(planned.disk_rows)), owned(std::move(planned.admit_position)),
+                          owned(std::move(planned.admit_slot)), owned(std::move(planned.admit_begin)), counters);
+}
+
+void gather(ThreadPool& pool, const Bytes& cache, const Bytes& host, const Bytes& group,
+            const ConstVector<int64_t>& location, const Bytes& out, DType to, DType from, int64_t dim,
+            int64_t row_bytes) {
+    const auto rows_in = [row_bytes](const Bytes& bytes) { return static_cast<int64_t>(bytes.shape(0)) / row_bytes; };
+    const AddressSpace space{cache.data(),  host.data(),    group.data(), rows_in(cache),
+                             rows_in(host), rows_in(group), row_bytes};
+    gather_rows(pool, space, span_of(location), out.data(), to, from, dim);
+}
+
+void admit(ThreadPool& pool, const Bytes& cache, const ConstVector<int64_t>& slot, const Bytes& group,
+           const ConstVector<int64_t>& position, int64_t row_bytes) {
+    if (slot.shape(0) != position.shape(0)) throw ConfigError("slot and position must be equally long");
+    const auto check = [row_bytes](const char* name, const ConstVector<int64_t>& rows, const Bytes& bytes) {
+        const int64_t limit = static_cast<int64_t>(bytes.shape(0)) / row_bytes;
+        for (const int64_t row : span_of(rows))
+            if (row < 0 || row >= limit)
+                throw ConfigError(std::string(name) + " must be in [0, " + std::to_string(limit) + ") (got " +
+                                  std::to_string(row) + ")");
+    };
+    check("slot", slot, cache);
+    check("position", position, group);
+    admit_rows(pool, cache.data(), span_of(slot), group.data(), span_of(position), row_bytes);
+}
+
+}  // namespace
+
+void bind_tiers(nb::module_& m) {
+    nb::enum_<PolicyKind>(m, "PolicyKind")
+        .value("RANDOM", PolicyKind::kRandom)
+        .value("LRU", PolicyKind::kLru)
+        .value("SIEVE", PolicyKind::kSieve)
+        .value("GIDS", PolicyKind::kGids)
+        .value("WINDOW", PolicyKind::kWindow);
+    nb::enum_<DType>(m, "DType")
+        .value("float16", DType::kFloat16)
+        .value("bfloat16", DType::kBFloat16)
+        .value("float32", DType::kFloat32)
+        .value("float64", DType::kFloat64)
+        .value("uint8", DType::kUInt8)
+        .value("int8", DType::kInt8)
+        .value("int16", DType::kInt16)
+        .value("int32", DType::kInt32)
+        .value("int64", DType::kInt64);
+
+    nb::class_<Planner>(m, "CachePlanner", "Plans groups of batches: locations, rows to read, slots to fill.")
+        .def(
+            "__init__",
+            [](Planner* self, int64_t capacity, int64_t num_rows, PolicyKind policy, uint64_t seed) {
+                new (self) Planner(PlannerOptions{capacity, num_rows, policy, seed});
+            },
+            "capacity"_a, "num_rows"_a, "policy"_a, "seed"_a)
+        .def(
+            "set_host",
+            [](Planner& self, const Vector<int64_t>& entries, int64_t rows) { self.set_host(map_of(entries), rows); },
+            "entries"_a, "rows"_a, nb::keep_alive<1, 2>())
+        .def(
+            "observe",
+            [](Planner& self, ThreadPool& pool, const ConstVector<int64_t>& rows) {
+                self.observe(pool, span_of(rows));
+            },
+            "pool"_a, "rows"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("forget_window", &Planner::forget_window)
+        .def("reset", &Planner::reset)
+        .def("plan", &plan, "pool"_a, "batches"_a, "locations"_a)
+        .def_prop_ro("looks_ahead", &Planner::looks_ahead)
+        .def_prop_ro("memory_bytes", &Planner::memory_bytes)
+        .def("resident_rows", [](const Planner& self) { return owned(self.resident_rows()); });
+
+    m.def("row_map_entries", &map_entries_for, "keys"_a, "Entries that a row map of `keys` rows needs.");
+    m.def("fill_row_map", &fill_map, "entries"_a, "rows"_a, nb::call_guard<nb::gil_scoped_release>());
+    m.def("gather_rows", &gather, "pool"_a, "cache"_a, "host"_a, "group"_a, "location"_a, "out"_a, "to"_a, "from_"_a,
+          "dim"_a, "row_bytes"_a, nb::call_guard<nb::gil_scoped_release>());
+    m.def("admit_rows", &admit, "pool"_a, "cache"_a, "slot"_a, "group"_a, "position"_a, "row_bytes"_a,
+          nb::call_guard<nb::gil_scoped_release>());
+}
+
+}  // namespace gids

@@ -1,0 +1,21 @@
+"""Feature tiers: a planned cache, a constant host buffer, and groups of batches that are read from disk once."""
+
+from gids.tiers.host_buffer import HostBuffer, HostRows
+from gids.tiers.plan import BatchPlan, Counters, GroupPlan, Planner, Source
+from gids.tiers.policies import POLICIES, Policy, parse_policy
+from gids.tiers.store import FeatureStore, PendingGroup
+
+__all__ = [
+    "POLICIES",
+    "BatchPlan",
+    "Counters",
+    "FeatureStore",
+    "GroupPlan",
+    "HostBuffer",
+    "HostRows",
+    "PendingGroup",
+    "Planner",
+    "Policy",
+    "Source",
+    "parse_policy",
+]

@@ -1,0 +1,107 @@
+// Fused gather: out[i] = address_space[location[i]], converted to the type that the model wants on the way.
+#pragma once
+
+#include "exec.cuh"
+
+namespace gids {
+
+// [0, C) cache slots, [C, C + H) host buffer, [C + H, C + H + G) rows read for this group. Rows are packed.
+struct AddressSpace {
+    const uint8_t* cache;
+    const uint8_t* host;
+    const uint8_t* group;
+    int64_t capacity;
+    int64_t host_rows;
+    int64_t group_rows;
+    int64_t row_bytes;
+
+    GIDS_DEVICE bool holds(int64_t location) const {
+        return location >= 0 && location < capacity + host_rows + group_rows;
+    }
+    GIDS_DEVICE const uint8_t* row(int64_t location) const {
+        if (location < capacity) return cache + location * row_bytes;
+        location -= capacity;
+        if (location < host_rows) return host + location * row_bytes;
+        return group + (location - host_rows) * row_bytes;
+    }
+};
+
+// Storage types of 16-bit floats; arithmetic on them is done in float.
+struct Float16 {
+    uint16_t bits;
+};
+struct BFloat16 {
+    uint16_t bits;
+};
+
+GIDS_DEVICE float float_of_bits(uint32_t bits) {
+    float value;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
+}
+GIDS_DEVICE uint32_t bits_of_float(float value) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+GIDS_DEVICE float load_value(BFloat16 value) { return float_of_bits(static_cast<uint32_t>(value.bits) << 16); }
+GIDS_DEVICE float load_value(Float16 value) {
+    const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
+    const uint32_t rest = value.bits & 0x7fffu;
+    if (rest >= 0x7c00u) return float_of_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);  // infinity and NaN
+    // A multiplication by 2^112 moves the exponent's bias from 15 to 127, and normalises subnormals, without rounding.
+    return float_of_bits(bits_of_float(float_of_bits(rest << 13) * float_of_bits(0x77800000u)) | sign);
+}
+template <class T>
+GIDS_DEVICE T load_value(T value) {
+    return value;
+}
+
+// Round to nearest, ties to even, as torch does.
+GIDS_DEVICE void store_value(BFloat16& out, float value) {
+    const uint32_t bits = bits_of_float(value);
+    const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    out.bits = is_nan ? 0x7fc0u : static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+GIDS_DEVICE void store_value(Float16& out, float value) {
+    const uint32_t bits = bits_of_float(value);
+    const uint32_t sign = (bits >> 16) & 0x8000u;
+    const uint32_t rest = bits & 0x7fffffffu;
+    uint32_t half;
+    if (rest > 0x7f800000u) half = 0x7e00u;        // NaN
+    else if (rest >= 0x47800000u) half = 0x7c00u;  // 2^16 and above: infinity
+    else if (rest < 0x38800000u)                   // subnormal: the adder rounds it
+        half = bits_of_float(float_of_bits(rest) + 0.5f) - 0x3f000000u;
+    else half = (rest - 0x38000000u + 0xfffu + ((rest >> 13) & 1u)) >> 13;  // may carry into infinity
+    out.bits = static_cast<uint16_t>(sign | half);
+}
+GIDS_DEVICE void store_value(float& out, float value) { out = value; }
+GIDS_DEVICE void store_value(double& out, double value) { out = value; }
+
+template <class To, class From, class Exec>
+GIDS_DEVICE void convert_row(const Exec& exec, To* out, const From* in, int64_t dim) {
+    for (int64_t k = exec.lane(); k < dim; k += Exec::kLanes) {
+        if constexpr (sizeof(To) == 8) store_value(out[k], static_cast<double>(load_value(in[k])));
+        else store_value(out[k], static_cast<float>(load_value(in[k])));
+    }
+}
+
+// Copies a row in the widest words that its address and length allow.
+template <class Exec>
+GIDS_DEVICE void copy_row(const Exec& exec, uint8_t* out, const uint8_t* in, int64_t bytes) {
+    if constexpr (Exec::kLanes == 1) {
+        __builtin_memcpy(out, in, static_cast<uint64_t>(bytes));
+    } else {
+        const uint64_t shape =
+            reinterpret_cast<uint64_t>(out) | reinterpret_cast<uint64_t>(in) | static_cast<uint64_t>(bytes);
+        if (shape % 8 == 0) {
+            for (int64_t k = exec.lane(); k < bytes / 8; k += Exec::kLanes)
+                reinterpret_cast<uint64_t*>(out)[k] = reinterpret_cast<const uint64_t*>(in)[k];
+        } else {
+            for (int64_t k = exec.lane(); k < bytes; k += Exec::kLanes) out[k] = in[k];
+        }
+    }
+}
+
+}  // namespace gids
