@@ -1,5 +1,6 @@
 // Bindings of the tiers: Planner, gather_rows, admit_rows, and the map of the host buffer's rows.
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind.hpp"
@@ -51,8 +52,11 @@ void fill_map(const Vector<int64_t>& entries, const ConstVector<int64_t>& rows) 
     }
 }
 
-nb::tuple plan(Planner& planner, ThreadPool& pool, const std::vector<ConstVector<int64_t>>& batches,
-               const std::vector<Vector<int64_t>>& locations) {
+using Counted = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t>;  // the fields of PlanCounters
+using Planned = std::tuple<OwnedVector, OwnedVector, OwnedVector, OwnedVector, std::vector<Counted>>;
+
+Planned plan(Planner& planner, ThreadPool& pool, const std::vector<ConstVector<int64_t>>& batches,
+             const std::vector<Vector<int64_t>>& locations) {
     GroupPlanned planned;
     {
         const nb::gil_scoped_release release;
@@ -66,11 +70,11 @@ nb::tuple plan(Planner& planner, ThreadPool& pool, const std::vector<ConstVector
         }
         planned = planner.plan(pool, rows, out);
     }
-    nb::list counters;
+    std::vector<Counted> counters;
     for (const PlanCounters& c : planned.counters)
-        counters.append(nb::make_tuple(c.requests, c.cache, c.host, c.disk, c.duplicates));
-    return nb::make_tuple(owned(std::move(planned.disk_rows)), owned(std::move(planned.admit_position)),
-                          owned(std::move(planned.admit_slot)), owned(std::move(planned.admit_begin)), counters);
+        counters.emplace_back(c.requests, c.cache, c.host, c.disk, c.duplicates);
+    return {owned(std::move(planned.disk_rows)), owned(std::move(planned.admit_position)),
+            owned(std::move(planned.admit_slot)), owned(std::move(planned.admit_begin)), std::move(counters)};
 }
 
 void gather(ThreadPool& pool, const Bytes& cache, const Bytes& host, const Bytes& group,

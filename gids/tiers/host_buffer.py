@@ -44,7 +44,7 @@ class HostRows:
             raise ConfigError(f"rows of a host buffer must not be negative (got {int(rows.min())})")
         self.rows = rows.contiguous()
         self.entries = torch.empty(2 * row_map_entries(len(rows)), dtype=torch.int64)
-        fill_row_map(self.entries, self.rows)
+        fill_row_map(self.entries.numpy(), self.rows.numpy())
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -92,5 +92,5 @@ class HostBuffer:
     def share_memory(self) -> HostBuffer:
         """Move rows and map to shared memory, so that processes that inherit or receive it do not copy it."""
         for tensor in (self.index.rows, self.index.entries, self.values):
-            tensor.share_memory_()
+            tensor.share_memory_()  # type: ignore[no-untyped-call]
         return self

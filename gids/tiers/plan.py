@@ -152,7 +152,7 @@ class Planner:
         self._pool = pool or ThreadPool(torch.get_num_threads(), "gids-plan")
         self._native = CachePlanner(self.capacity, num_rows, self.policy.kind, seed)
         if host is not None and len(host):
-            self._native.set_host(host.entries, len(host))
+            self._native.set_host(host.entries.numpy(), len(host))
         self._observed: list[Tensor] = []  # batches in the window, not yet planned
         self._number = 0
         self._generation = 0
@@ -194,12 +194,14 @@ class Planner:
             self._observe([*batches, *lookahead[: self.policy.ahead]])
         locations = [torch.empty_like(batch) for batch in rows]
         try:
-            disk, positions, slots, begins, counters = self._native.plan(self._pool, rows, locations)
+            disk, position, slot, begins, counters = self._native.plan(
+                self._pool, [batch.numpy() for batch in rows], [location.numpy() for location in locations]
+            )
         except ConfigError:
             self._forget_window()
             raise
         self._observed = self._observed[len(batches) :]
-        positions, slots = torch.from_numpy(positions), torch.from_numpy(slots)
+        positions, slots = torch.from_numpy(position), torch.from_numpy(slot)
         planned = tuple(
             BatchPlan(
                 location, positions[begins[b] : begins[b + 1]], slots[begins[b] : begins[b + 1]], Counters(*counts)
@@ -217,7 +219,7 @@ class Planner:
             known = 0
         try:
             for batch in future[known:]:
-                self._native.observe(self._pool, _checked(batch))
+                self._native.observe(self._pool, _checked(batch).numpy())
                 self._observed.append(batch)
         except ConfigError:
             self._forget_window()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gids._native import DType, ThreadPool, admit_rows, gather_rows
@@ -173,7 +175,7 @@ class FeatureStore:
             self._cache_bytes,
             self._host_bytes,
             _as_bytes(pending.buffer),
-            batch.location,
+            batch.location.numpy(),
             _as_bytes(out),
             _NATIVE_DTYPES[out.dtype],
             _NATIVE_DTYPES[self.table.torch_dtype],
@@ -184,9 +186,9 @@ class FeatureStore:
             admit_rows(
                 self.pool,
                 self._cache_bytes,
-                batch.admit_slots,
+                batch.admit_slots.numpy(),
                 _as_bytes(pending.buffer),
-                batch.admit_positions,
+                batch.admit_positions.numpy(),
                 self.table.row_bytes,
             )
         self.counters += batch.counters
@@ -240,5 +242,6 @@ class FeatureStore:
         return out
 
 
-def _as_bytes(tensor: Tensor) -> Tensor:
-    return tensor.view(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
+def _as_bytes(tensor: Tensor) -> NDArray[np.uint8]:
+    flat = tensor.view(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
+    return flat.numpy()

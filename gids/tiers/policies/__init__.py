@@ -34,7 +34,7 @@ def parse_policy(policy: str | Policy, window: int | None = None) -> Policy:
     kind = POLICIES[match[1]]
     size = int(match[2]) if match[2] else window
     if kind is Window or kind is Gids:
-        return kind() if size is None else kind(size)  # type: ignore[call-arg]
+        return kind() if size is None else kind(size)
     if match[2]:
         raise ConfigError(f"policy {match[1]} takes no window (got {policy!r})")
     return kind()

@@ -126,7 +126,7 @@ def test_locations_always_point_at_the_row(trace, capacity, policy, group):
     for plan in plans:
         assert plan.disk_rows.tolist() == sorted(set(plan.disk_rows.tolist()))
         for batch in plan.batches:
-            space = cache + [2, 9] + plan.disk_rows.tolist()
+            space = [*cache, 2, 9, *plan.disk_rows.tolist()]
             assert [space[at] for at in batch.location.tolist()] == list(next(wanted))
             for position, slot in zip(batch.admit_positions.tolist(), batch.admit_slots.tolist(), strict=True):
                 cache[slot] = int(plan.disk_rows[position])
