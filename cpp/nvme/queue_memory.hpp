@@ -1,0 +1,86 @@
+// The memory of one queue pair on the host: sizes, alignment and first contents of everything a QueueRef points to.
+#pragma once
+
+#include <bit>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "errors.hpp"
+#include "nvme_queue.cuh"
+
+namespace gids::nvme {
+
+// What the drive itself reads and writes (rings, lists) is in DMA memory; the rest only the submitters share.
+struct QueueShape {
+    uint32_t depth = 0;  // power of two
+    uint32_t ids = 0;    // commands in flight at most; depth - 1 uses the whole ring
+    uint32_t page_bits = 12;
+
+    void check() const {
+        if (depth < 2 || depth > 65536 || !std::has_single_bit(depth))
+            throw ConfigError("NVMe queue depth must be a power of two from 2 to 65536 (got " + std::to_string(depth) +
+                              ")");
+        if (ids < 1 || ids > depth - 1)
+            throw ConfigError("NVMe command ids must number 1 to depth - 1 = " + std::to_string(depth - 1) + " (got " +
+                              std::to_string(ids) + ")");
+    }
+    uint64_t page() const { return uint64_t{1} << page_bits; }
+    uint64_t round(uint64_t bytes) const { return (bytes + page() - 1) & ~(page() - 1); }
+    uint64_t sq_bytes() const { return round(uint64_t{depth} * sizeof(Command)); }
+    uint64_t cq_bytes() const { return round(uint64_t{depth} * sizeof(Completion)); }
+    uint64_t list_bytes() const { return uint64_t{ids} * page(); }
+    // Submission ring, completion ring, PRP lists, each on its own pages.
+    uint64_t dma_bytes() const { return sq_bytes() + cq_bytes() + list_bytes(); }
+};
+
+// Host-side state of a queue pair. Lives as long as anything may submit, drain or poison.
+class QueueState {
+public:
+    explicit QueueState(const QueueShape& shape)
+        : shape_(shape), slots_(shape.ids), ready_(shape.depth), free_ids_((shape.ids + 31) / 32) {
+        shape.check();
+        reset();
+    }
+
+    // As after creation: nothing in flight, no id poisoned, both rings at the beginning.
+    void reset() {
+        control_ = QueueControl{};
+        slots_.assign(shape_.ids, Slot{});
+        ready_.assign(shape_.depth, 0);
+        free_ids_.assign(free_ids_.size(), 0);
+        for (uint32_t id = 0; id < shape_.ids; ++id) free_ids_[id / 32] |= 1u << (id % 32);
+    }
+
+    // Fills what belongs to the host. `dma` is dma_bytes() long, page aligned, zeroed; `dma_view` its bus addresses.
+    void attach(QueueRef& ref, std::byte* dma, const DmaView& dma_view) {
+        ref.depth = shape_.depth;
+        ref.ids = shape_.ids;
+        ref.page_bits = shape_.page_bits;
+        ref.sq = reinterpret_cast<Command*>(dma);
+        ref.cq = reinterpret_cast<Completion*>(dma + shape_.sq_bytes());
+        const uint64_t lists = shape_.sq_bytes() + shape_.cq_bytes();
+        ref.prp_lists = reinterpret_cast<uint64_t*>(dma + lists);
+        ref.lists = dma_view;
+        if (dma_view.pages != nullptr) ref.lists.pages += lists >> dma_view.page_bits;
+        else ref.lists.base += lists;
+        ref.control = &control_;
+        ref.slots = slots_.data();
+        ref.ready = ready_.data();
+        ref.free_ids = free_ids_.data();
+    }
+
+    const QueueShape& shape() const { return shape_; }
+    QueueControl& control() { return control_; }
+
+private:
+    QueueShape shape_;
+    QueueControl control_{};
+    std::vector<Slot> slots_;
+    std::vector<uint32_t> ready_;
+    std::vector<uint32_t> free_ids_;
+};
+
+}  // namespace gids::nvme
