@@ -42,4 +42,5 @@ NB_MODULE(_native, m) {
     bind_thread_pool(m);
     gids::bind_dataset(m);
     gids::bind_tiers(m);
+    gids::bind_sampling(m);
 }

@@ -15,5 +15,6 @@ using ConstVector = Vector<const T>;
 
 void bind_dataset(nanobind::module_&);
 void bind_tiers(nanobind::module_&);
+void bind_sampling(nanobind::module_& m);
 
 }  // namespace gids

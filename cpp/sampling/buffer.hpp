@@ -1,0 +1,85 @@
+// Memory for sampled arrays: big pieces are recycled with their pages, because faulting and zeroing them again would
+// cost about as much as filling them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace gids {
+
+// Uninitialised bytes from the process-wide recycler. Sizes of kHugeBytes and more are backed by huge pages.
+class Buffer {
+public:
+    static constexpr size_t kHugeBytes = size_t{1} << 20;
+
+    Buffer() = default;
+    explicit Buffer(size_t bytes);
+    ~Buffer();
+    Buffer(Buffer&& other) noexcept { swap(other); }
+    Buffer& operator=(Buffer&& other) noexcept {
+        swap(other);
+        return *this;
+    }
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+
+    void* data() const { return data_; }
+    size_t bytes() const { return bytes_; }
+    bool zeroed() const { return zeroed_; }  // true when the kernel just mapped it
+
+    // Frees every piece that no Buffer holds.
+    static void trim();
+
+private:
+    void swap(Buffer& other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(bytes_, other.bytes_);
+        std::swap(zeroed_, other.zeroed_);
+    }
+
+    void* data_ = nullptr;
+    size_t bytes_ = 0;
+    bool zeroed_ = false;
+};
+
+// A Buffer seen as elements of T, with a logical size within its capacity.
+template <class T>
+class Array {
+public:
+    Array() = default;
+    explicit Array(int64_t size) : buffer_(static_cast<size_t>(size) * sizeof(T)), size_(size) {}
+    Array(Array&& other) noexcept : buffer_(std::move(other.buffer_)), size_(std::exchange(other.size_, 0)) {}
+    Array& operator=(Array&& other) noexcept {
+        buffer_ = std::move(other.buffer_);
+        size_ = std::exchange(other.size_, 0);
+        return *this;
+    }
+
+    T* data() const { return static_cast<T*>(buffer_.data()); }
+    int64_t size() const { return size_; }
+    int64_t capacity() const { return static_cast<int64_t>(buffer_.bytes() / sizeof(T)); }
+    size_t capacity_bytes() const { return buffer_.bytes(); }
+    T& operator[](int64_t i) const { return data()[i]; }
+    T* begin() const { return data(); }
+    T* end() const { return data() + size_; }
+    bool zeroed() const { return buffer_.zeroed(); }
+
+    // size must not exceed the capacity.
+    void set_size(int64_t size) { size_ = size; }
+
+    // Keeps the first size() elements.
+    void reserve(int64_t capacity) {
+        if (capacity <= this->capacity()) return;
+        Array bigger(capacity);
+        for (int64_t i = 0; i < size_; ++i) bigger.data()[i] = data()[i];
+        bigger.set_size(size_);
+        *this = std::move(bigger);
+    }
+
+private:
+    Buffer buffer_;
+    int64_t size_ = 0;
+};
+
+}  // namespace gids

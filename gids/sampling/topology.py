@@ -1,0 +1,235 @@
+"""The graph that samplers walk: offsets in memory, neighbour lists in memory or on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from gids import _native
+from gids.errors import ConfigError, DatasetError
+from gids.sampling.sample import EDGE, NODE, EdgeType
+from gids.table import RowTable
+
+Array = npt.NDArray[Any]
+#: ``read(positions, out)``: fill ``out[i]`` with the source node of edge position ``positions[i]`` (both int64).
+NeighborReader = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], None]
+
+
+class GraphSource(Protocol):
+    """What a topology needs of a dataset; :class:`gids.Dataset` has it."""
+
+    @property
+    def node_types(self) -> Sequence[str]:
+        """Node types in order."""
+
+    @property
+    def edge_types(self) -> Sequence[EdgeType]:
+        """Edge types in order."""
+
+    def num_nodes(self, ntype: str | None = None) -> int:
+        """Count the nodes of one type."""
+
+    def indptr(self, etype: EdgeType) -> Array:
+        """Give the offsets of the in-edges, int64."""
+
+    def indices_table(self, etype: EdgeType) -> RowTable:
+        """Say where the source nodes of the in-edges are."""
+
+    def edge_ids_table(self, etype: EdgeType) -> RowTable | None:
+        """Say where the edge ids are, if they are not the positions."""
+
+
+def _vector(value: object, name: str) -> Array:
+    array = value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    if array.ndim != 1:
+        raise ConfigError(f"{name} must have one dimension (got {array.ndim})")
+    return np.ascontiguousarray(array)
+
+
+@dataclass(frozen=True)
+class Relation:
+    """In-edges of one type, compressed by destination.
+
+    Attributes
+    ----------
+    indptr : array[int64]
+        Offsets, one more than there are destination nodes.
+    indices : array[int32 or int64], or NeighborReader
+        Source node of each edge position, or a function that reads them.
+    edge_ids : array[int64], optional
+        Id of each edge position; without it the position is the id.
+    """
+
+    indptr: Array
+    indices: Array | NeighborReader
+    edge_ids: Array | None = None
+
+
+class Topology:
+    """A graph to sample from. Safe to use from several threads at once.
+
+    Parameters
+    ----------
+    num_nodes : mapping of str to int
+        Nodes by type.
+    relations : mapping of EdgeType to Relation
+        In-edges by edge type; their order is part of the random keys.
+    validate : bool
+        Check offsets and neighbours, one pass over the edges.
+    """
+
+    def __init__(
+        self, num_nodes: Mapping[str, int], relations: Mapping[EdgeType, Relation], *, validate: bool = True
+    ) -> None:
+        self.num_nodes = dict(num_nodes)
+        self.relations: dict[EdgeType, Relation] = {}
+        for ntype, count in self.num_nodes.items():
+            if count < 0:
+                raise ConfigError(f"num_nodes of {ntype} must not be negative (got {count})")
+        self._types = {ntype: i for i, ntype in enumerate(self.num_nodes)}
+        self._native = _native.SamplingTopology(list(self.num_nodes), list(self.num_nodes.values()))
+        for etype, relation in relations.items():
+            self._add(etype, relation, validate)
+
+    def _add(self, etype: EdgeType, relation: Relation, validate: bool) -> None:
+        if len(etype) != 3:
+            raise ConfigError(f"edge type must be (source type, name, destination type) (got {etype!r})")
+        source, name, destination = etype
+        for ntype in (source, destination):
+            if ntype not in self._types:
+                raise ConfigError(f"node types of {etype} must be among {list(self._types)} (got {ntype!r})")
+        indptr = _vector(relation.indptr, f"indptr of {name}").astype(np.int64, copy=False)
+        if len(indptr) != self.num_nodes[destination] + 1:
+            raise ConfigError(
+                f"indptr of {name} must have num_nodes[{destination!r}] + 1 = {self.num_nodes[destination] + 1} "
+                f"entries (got {len(indptr)})"
+            )
+        if indptr[0] != 0 or (validate and bool((np.diff(indptr) < 0).any())):
+            raise DatasetError(f"indptr of {name} must begin at 0 and never decrease")
+        indices: Array | NeighborReader = relation.indices
+        if not callable(indices):
+            indices = _vector(indices, f"indices of {name}")
+            if indices.dtype not in (np.int32, np.int64):
+                raise ConfigError(f"indices of {name} must be int32 or int64 (got {indices.dtype})")
+            if len(indices) != indptr[-1]:
+                raise DatasetError(
+                    f"indices of {name} must have indptr[-1] = {indptr[-1]} entries (got {len(indices)})"
+                )
+            if validate and len(indices) and not 0 <= indices.min() <= indices.max() < self.num_nodes[source]:
+                raise DatasetError(
+                    f"indices of {name} must be in [0, {self.num_nodes[source]}) "
+                    f"(got {indices.min()} to {indices.max()})"
+                )
+        edge_ids = relation.edge_ids
+        if edge_ids is not None:
+            edge_ids = _vector(edge_ids, f"edge_ids of {name}").astype(np.int64, copy=False)
+            if len(edge_ids) != indptr[-1]:
+                raise ConfigError(f"edge_ids of {name} must have {indptr[-1]} entries (got {len(edge_ids)})")
+        self.relations[etype] = Relation(indptr, indices, edge_ids)
+        self._native.add_relation(name, self._types[source], self._types[destination], indptr, indices, edge_ids)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        indptr: object,
+        indices: object,
+        *,
+        num_nodes: int | None = None,
+        edge_ids: object | None = None,
+        validate: bool = True,
+    ) -> Topology:
+        """Make a graph of one node and edge type over arrays or tensors, without copying them.
+
+        Parameters
+        ----------
+        indptr : array_like[int64]
+            Offsets of the in-edges, ``nodes + 1`` of them.
+        indices : array_like[int32 or int64]
+            Source node of each in-edge.
+        num_nodes : int, optional
+            Nodes; by default ``len(indptr) - 1``.
+        edge_ids : array_like[int64], optional
+            Id of each edge position.
+        validate : bool
+            Check that every neighbour exists.
+        """
+        offsets = _vector(indptr, "indptr")
+        ids = None if edge_ids is None else _vector(edge_ids, "edge_ids")
+        count = len(offsets) - 1 if num_nodes is None else num_nodes
+        return cls({NODE: count}, {EDGE: Relation(offsets, _vector(indices, "indices"), ids)}, validate=validate)
+
+    @classmethod
+    def from_dataset(cls, dataset: GraphSource) -> Topology:
+        """Load the graph of a dataset into memory, neighbour lists on huge pages.
+
+        Parameters
+        ----------
+        dataset : GraphSource
+            What :func:`gids.open` returns.
+        """
+        num_nodes = {ntype: dataset.num_nodes(ntype) for ntype in dataset.node_types}
+        relations = {}
+        for etype in dataset.edge_types:
+            ids = dataset.edge_ids_table(etype)
+            relations[etype] = Relation(
+                np.ascontiguousarray(dataset.indptr(etype), dtype=np.int64),
+                load_table(dataset.indices_table(etype)),
+                None if ids is None else load_table(ids),
+            )
+        return cls(num_nodes, relations, validate=False)
+
+    @property
+    def node_types(self) -> list[str]:
+        """Node types in the graph's order."""
+        return list(self.num_nodes)
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """Edge types in the graph's order."""
+        return list(self.relations)
+
+    def num_edges(self, etype: EdgeType | None = None) -> int:
+        """Count the edges of one type, or of all where ``etype`` is None."""
+        chosen = self.relations if etype is None else {etype: self.relations[etype]}
+        return sum(int(relation.indptr[-1]) for relation in chosen.values())
+
+    @property
+    def native(self) -> _native.SamplingTopology:
+        """The object that native samplers work on."""
+        return self._native
+
+
+def load_table(table: RowTable) -> Array:
+    """Read a whole one-column table into memory on huge pages."""
+    if table.dim != 1:
+        raise DatasetError(f"{table.name} must have dim 1 to be used as an array (got {table.dim})")
+    dtype = np.dtype(table.dtype)
+    whole = _native.huge_bytes(table.num_rows * dtype.itemsize).view(dtype)
+    unit, files = table.stripe_rows, len(table.stripes)
+    for number, stripe in enumerate(table.stripes):
+        if table.row_stride == dtype.itemsize and files == 1:
+            with stripe.path.open("rb", buffering=0) as file:
+                file.seek(stripe.data_offset)
+                _read_all(file, whole, stripe.path)
+            continue
+        rows = np.memmap(stripe.path, np.uint8, "r", stripe.data_offset, (stripe.num_rows * table.row_stride,))
+        values = rows.reshape(-1, table.row_stride)[:, : dtype.itemsize].copy().view(dtype).reshape(-1)
+        for begin in range(0, stripe.num_rows, unit):
+            at = (begin // unit * files + number) * unit
+            piece = values[begin : begin + unit]
+            whole[at : at + len(piece)] = piece
+    return whole
+
+
+def _read_all(file: Any, array: Array, path: object) -> None:
+    view = memoryview(array.view(np.uint8).data)
+    while view:
+        count = file.readinto(view[: 1 << 30])
+        if not count:
+            raise DatasetError(f"{path} is {len(view)} bytes too short")
+        view = view[count:]
