@@ -36,7 +36,11 @@ using std::uint32_t;
 using std::uint64_t;
 using std::uint8_t;
 template <class T>
+#ifdef GIDS_SIMT
+using atomic_ref = simt::atomic_ref<T>;
+#else
 using atomic_ref = std::atomic_ref<T>;
+#endif
 using std::memory_order_acq_rel;
 using std::memory_order_acquire;
 using std::memory_order_relaxed;
@@ -63,6 +67,17 @@ struct Serial {
 };
 
 #ifdef GIDS_HAVE_LANES
+// GIDS_SHARED(type, name, count): an array that the lanes of one block share; uninitialised. Emulated blocks run at
+// the same time on one CPU thread, so there the array is looked up by the address of a per-site marker.
+#ifdef GIDS_SIMT
+#define GIDS_SHARED(type, name, count)     \
+    static const char name##_site = 0;     \
+    type* const name = static_cast<type*>( \
+        simt::block_shared(&name##_site, sizeof(type) * static_cast<std::size_t>(count), alignof(type)))
+#else
+#define GIDS_SHARED(type, name, count) __shared__ type name[count]
+#endif
+
 // `Lanes` consecutive lanes of a warp work as one group. All of them must reach every collective call.
 template <int Lanes>
 struct Group {

@@ -1,0 +1,321 @@
+"""sample → plan → fetch on threads that run ahead: the machine under every loader of gids, whoever samples.
+
+The pipeline knows tables and rows, not graphs. What it is given is an order of work and a function that samples one
+piece of it; what it gives back is the sampled piece with the rows it asked for:
+
+>>> def sample(seeds):
+...     input_nodes, output_nodes, blocks = some_sampler(seeds)
+...     return Work((input_nodes, output_nodes, blocks), rows={"feat": input_nodes})
+>>> with Pipeline({"feat": store}).run(order, sample) as batches:
+...     for work, rows in batches:
+...         train(work.payload, rows["feat"])
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import torch
+
+from gids.errors import ConfigError
+from gids.loader.stages import Permits, Run, Stopped
+from gids.loader.trace import Trace
+
+TableKey = Hashable
+S = TypeVar("S")
+
+
+class Pending(Protocol):
+    """A group of batches whose disk rows are being read."""
+
+    def cancel(self) -> None:
+        """Read no more; gathering from the group fails from now on."""
+
+
+class Store(Protocol):
+    """Rows of one table, through cache, host buffer and disk. One thread plans and starts, another gathers."""
+
+    def plan(self, batches: list[torch.Tensor], lookahead: list[torch.Tensor]) -> Any:
+        """Decide where every row of a group comes from; moves no bytes."""
+
+    def start(self, plan: Any) -> Pending:
+        """Begin to read what the plan needs from disk."""
+
+    def gather(self, pending: Pending, batch: int) -> torch.Tensor:
+        """Give the rows of one batch of the group, in order; waits for the disk."""
+
+    def reset(self) -> None:
+        """Forget what was planned and cached, after a run that did not gather all it had planned."""
+
+
+@dataclass
+class Work:
+    """One mini-batch, sampled.
+
+    Attributes
+    ----------
+    payload : object
+        Whatever the sampler made; comes back untouched.
+    rows : dict of table key to Tensor
+        int64, unique rows wanted of each table. Tables that are not named are not read for this batch.
+    size_bytes : int
+        Memory that the payload holds, for the accounting.
+    index : int
+        Position of the batch in the order, as counted by the pipeline.
+    """
+
+    payload: Any
+    rows: Mapping[TableKey, torch.Tensor]
+    size_bytes: int = 0
+    index: int = 0
+
+
+class Fetched(NamedTuple):
+    """A sampled mini-batch and the rows it asked for: ``rows[key][i]`` is row ``work.rows[key][i]``."""
+
+    work: Work
+    rows: dict[TableKey, torch.Tensor]
+
+
+class Grouping(Protocol):
+    """Decides how many of the waiting batches are planned and read together."""
+
+    def size(self, waiting: list[Work]) -> int:
+        """Give a number from 1 to ``len(waiting)``."""
+
+
+@dataclass(frozen=True)
+class FixedGroups:
+    """Groups of ``batches`` batches."""
+
+    batches: int = 4
+
+    def size(self, waiting: list[Work]) -> int:
+        """Give the fixed number, or all there are at the end of an epoch."""
+        return min(self.batches, len(waiting))
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """How far the stages run ahead.
+
+    Attributes
+    ----------
+    window : int
+        Batches sampled beyond the group that is being planned; the cache policy sees their rows.
+    max_group : int
+        Most batches in one group.
+    groups_in_flight : int
+        Groups whose rows are being read or gathered at once, each with a buffer of its own.
+    prefetch : int
+        Finished batches that wait for the consumer.
+    in_order : bool
+        Deliver batches in the order of the epoch. If not, in the order in which they were sampled (GNNDrive §4.3).
+    sample_workers : int
+        Sampling threads; more than one needs ``in_order=False``.
+    sample_bytes : int or None
+        Bound for the memory of sampled batches that wait to be planned.
+    """
+
+    window: int = 8
+    max_group: int = 8
+    groups_in_flight: int = 2
+    prefetch: int = 2
+    in_order: bool = True
+    sample_workers: int = 1
+    sample_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        rules = {"window": 0, "max_group": 1, "groups_in_flight": 1, "prefetch": 1, "sample_workers": 1}
+        for name, least in rules.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name} must be at least {least} (got {getattr(self, name)})")
+        if self.in_order and self.sample_workers > 1:
+            raise ConfigError(f"sample_workers must be 1 unless in_order=False (got {self.sample_workers})")
+
+
+@dataclass
+class _Group:
+    works: list[Work]
+    pending: dict[TableKey, Pending]
+    position: dict[TableKey, dict[int, int]]  # table -> index in works -> batch number in that table's plan
+
+
+@dataclass
+class Pipeline:
+    """Several tables' stores behind one sampler.
+
+    Attributes
+    ----------
+    stores : mapping of table key to Store
+        One per table; every key of :attr:`Work.rows` must be here.
+    options : PipelineOptions
+        How far to run ahead.
+    grouping : Grouping
+        How many batches to read together.
+    trace : Trace
+        Where spans are recorded.
+    """
+
+    stores: Mapping[TableKey, Store]
+    options: PipelineOptions = field(default_factory=PipelineOptions)
+    grouping: Grouping = field(default_factory=FixedGroups)
+    trace: Trace = field(default_factory=Trace)
+
+    def run(self, order: Iterable[S], sample: Callable[[S], Work], name: str = "gids") -> PipelineRun:
+        """Start one pass over ``order``. Nothing of it is left when the run ends or is closed."""
+        options, run = self.options, Run(name)
+        permits = run.permits(options.groups_in_flight)
+        unfinished = _Unfinished(self.stores)
+        run.at_stop(unfinished.cancel)
+        run.at_close(unfinished.settle)
+
+        samples = run.ahead(
+            "sample",
+            map(self._sampling(sample), _Shared(order)),
+            depth=max(1, options.window),
+            max_bytes=options.sample_bytes,
+            size_bytes=lambda work: work.size_bytes,
+            workers=options.sample_workers,
+        )
+        groups = run.ahead("plan", self._plan(samples, permits, unfinished), depth=options.groups_in_flight)
+        batches = run.ahead("fetch", self._fetch(groups, permits, unfinished), depth=options.prefetch)
+        return PipelineRun(run, batches)
+
+    def _sampling(self, sample: Callable[[S], Work]) -> Callable[[tuple[int, S]], Work]:
+        def numbered(item: tuple[int, S]) -> Work:
+            index, seeds = item
+            with self.trace.span("sample", batch=index):
+                work = sample(seeds)
+            work.index = index
+            return work
+
+        return numbered
+
+    def _plan(self, samples: Iterator[Work], permits: Permits, unfinished: _Unfinished) -> Iterator[_Group]:
+        waiting: deque[Work] = deque()
+        more = True
+        while True:
+            while more and len(waiting) < self.options.max_group + self.options.window:
+                work = next(samples, None)
+                if work is None:
+                    more = False
+                else:
+                    waiting.append(work)
+            if not waiting:
+                return
+            size = self.grouping.size(list(waiting)[: self.options.max_group])
+            works = [waiting.popleft() for _ in range(size)]
+            lookahead = list(waiting)[: self.options.window]
+            permits.acquire()  # before the read starts: its buffer is one of those the budget has room for
+            with self.trace.span("plan", batches=size, first=works[0].index):
+                group = unfinished.begin(_Group(works, {}, {}))
+                for key, store in self.stores.items():
+                    wanted = [number for number, work in enumerate(works) if key in work.rows]
+                    plan = store.plan(
+                        [works[number].rows[key] for number in wanted],
+                        [work.rows[key] for work in lookahead if key in work.rows],
+                    )
+                    group.position[key] = {number: batch for batch, number in enumerate(wanted)}
+                    unfinished.started(group, key, store.start(plan))
+            yield group
+
+    def _fetch(self, groups: Iterator[_Group], permits: Permits, unfinished: _Unfinished) -> Iterator[Fetched]:
+        for group in groups:
+            for number, work in enumerate(group.works):
+                rows = {}
+                for key in work.rows:
+                    with self.trace.span("fetch", batch=work.index, table=str(key), rows=len(work.rows[key])):
+                        rows[key] = self.stores[key].gather(group.pending[key], group.position[key][number])
+                if number == len(group.works) - 1:
+                    unfinished.end(group)
+                    permits.release()
+                yield Fetched(work, rows)
+
+
+class PipelineRun:
+    """An iterator over the batches of one pass; closes itself at the end, on an error, and when it is dropped."""
+
+    def __init__(self, run: Run, batches: Iterator[Fetched]):
+        self.run = run
+        self._batches = batches
+
+    def __iter__(self) -> PipelineRun:
+        return self
+
+    def __next__(self) -> Fetched:
+        try:
+            return next(self._batches)
+        except Stopped:  # closed by someone else
+            raise StopIteration from None
+        except BaseException:  # the end, a stage's error, or Ctrl-C while waiting
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop reading, end the threads, forget what was planned and not delivered."""
+        self.run.close()
+
+    def __enter__(self) -> PipelineRun:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Unfinished:
+    """Groups that were started and not gathered to their end; settles the stores when a run ends with some left."""
+
+    def __init__(self, stores: Mapping[TableKey, Store]):
+        self._stores = stores
+        self._groups: list[_Group] = []  # guarded by _lock
+        self._lock = threading.Lock()
+        self._cancelled = False  # guarded by _lock
+
+    def begin(self, group: _Group) -> _Group:
+        with self._lock:
+            self._groups.append(group)
+        return group
+
+    def started(self, group: _Group, key: TableKey, pending: Pending) -> None:
+        with self._lock:
+            group.pending[key] = pending
+            if self._cancelled:
+                pending.cancel()
+
+    def end(self, group: _Group) -> None:
+        with self._lock:
+            self._groups.remove(group)
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            for group in self._groups:
+                for pending in group.pending.values():
+                    pending.cancel()
+
+    def settle(self) -> None:
+        """After all stages have ended: without this the stores would believe admissions that never happened."""
+        if self._groups:
+            self._groups.clear()
+            for store in self._stores.values():
+                store.reset()
+
+
+class _Shared(Iterator[tuple[int, Any]]):
+    """Numbers the items of an iterable and lets several threads take from it."""
+
+    def __init__(self, items: Iterable[Any]):
+        self._items = enumerate(items)
+        self._lock = threading.Lock()
+
+    def __next__(self) -> tuple[int, Any]:
+        with self._lock:
+            return next(self._items)

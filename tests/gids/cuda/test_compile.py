@@ -1,0 +1,89 @@
+"""NVRTC builds every entry point for every architecture, without a warning or a spill, and the disk cache is honest."""
+
+import json
+import struct
+
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda-core is not installed (tests/requirements.txt brings it)")
+
+from gids.cuda import compile as nvrtc
+from gids.errors import ConfigError, DeviceError
+
+#: A block of 256 threads must fit twice on a multiprocessor with 65536 registers.
+MAX_REGISTERS = 128
+
+
+@pytest.fixture(scope="module")
+def cubins():
+    return nvrtc.compile_all()
+
+
+@pytest.mark.xdist_group("nvrtc")
+class TestCompileTable:
+    def test_cubins_are_elf_files_for_their_architecture(self, cubins):
+        assert [cubin.arch for cubin in cubins] == list(nvrtc.ARCHITECTURES)
+        for cubin in cubins:
+            assert cubin.code[:4] == b"\x7fELF"
+            machine = struct.unpack_from("<H", cubin.code, 18)[0]
+            assert machine == 190  # EM_CUDA
+            for entry in cubin.resources:
+                assert f".text.{entry.kernel}\0".encode() in cubin.code
+
+    def test_no_spills_no_local_memory_and_registers_within_bounds(self, cubins):
+        table = nvrtc.resource_table(cubins)
+        print(table)
+        for cubin in cubins:
+            assert cubin.resources, f"no entry point for {cubin.arch}"
+            for entry in cubin.resources:
+                assert entry.spill_bytes == 0, (cubin.arch, entry)
+                assert entry.stack_bytes == 0, (cubin.arch, entry)
+                assert 0 < entry.registers <= MAX_REGISTERS, (cubin.arch, entry)
+                assert entry.shared_bytes <= 48 << 10, (cubin.arch, entry)
+        assert table.count("\n") == 1 + len(cubins[0].resources)
+
+    def test_every_architecture_has_the_same_entry_points(self, cubins):
+        names = {tuple(entry.kernel for entry in cubin.resources) for cubin in cubins}
+        assert len(names) == 1
+
+
+def test_second_build_comes_from_the_cache_and_a_torn_file_does_not(tmp_path):
+    source = nvrtc.compile_kernels("sm_90")
+    for suffix in (".cubin", ".json"):
+        (tmp_path / source.path.with_suffix(suffix).name).write_bytes(source.path.with_suffix(suffix).read_bytes())
+    again = nvrtc.compile_kernels("sm_90", tmp_path)
+    assert again.from_cache
+    assert again.code == source.code
+    assert again.resources == source.resources
+    again.path.write_bytes(source.code[:-1])
+    rebuilt = nvrtc.compile_kernels("sm_90", tmp_path)
+    assert not rebuilt.from_cache
+    assert nvrtc.compile_kernels("sm_90", tmp_path).from_cache
+    assert json.loads(rebuilt.path.with_suffix(".json").read_text())["resources"][0]["kernel"]
+
+
+def test_key_depends_on_source_arch_and_version(tmp_path, monkeypatch):
+    keys = {nvrtc.cache_key("sm_90"), nvrtc.cache_key("sm_80")}
+    monkeypatch.setattr(nvrtc, "nvrtc_version", lambda: "99.0")
+    keys.add(nvrtc.cache_key("sm_90"))
+    for path in nvrtc.source_files():
+        (tmp_path / path.name).write_text(path.read_text())
+    monkeypatch.setattr(nvrtc, "kernel_dir", lambda: tmp_path)
+    assert nvrtc.cache_key("sm_90") in keys
+    (tmp_path / "exec.cuh").write_text("// changed")
+    keys.add(nvrtc.cache_key("sm_90"))
+    assert len(keys) == 4
+
+
+@pytest.mark.parametrize("code", ["__global__ void broken( {", "__global__ void unused() { int never_used; }"])
+def test_errors_and_warnings_fail_the_build(tmp_path, monkeypatch, code):
+    (tmp_path / "entry.cu").write_text(code)
+    monkeypatch.setattr(nvrtc, "kernel_dir", lambda: tmp_path)
+    with pytest.raises(DeviceError, match="must compile for sm_80"):
+        nvrtc.compile_kernels("sm_80", tmp_path / "cache")
+    assert not list(tmp_path.glob("cache/*.cubin"))
+
+
+def test_arch_must_be_a_real_one():
+    with pytest.raises(ConfigError, match="got 'compute_90'"):
+        nvrtc.compile_kernels("compute_90")
