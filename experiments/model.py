@@ -1,0 +1,98 @@
+"""A performance model for machines we do not have. Every number it gives is a prediction, never a measurement.
+
+Four resources serve a group of row requests, and the slowest decides:
+
+    disk   n reads take n / min(iops, bandwidth / row) + T, T = latency + launch + termination (paper 004, eq. 2-3)
+    pcie   rows from disk and from the host buffer cross it into the GPU
+    hbm    every row is read from where it lies and written to the batch
+    faults (mmap baseline) a page fault per row, `fault_threads` at a time, each the device's latency plus the kernel's work
+
+The same formulas with this machine's constants are checked against what was measured here (`tests/experiments`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Drive:
+    """One device: its two limits and its latency."""
+
+    name: str
+    iops: float  # at the row size in question
+    bandwidth: float  # bytes/s
+    latency_s: float
+
+    def rows_per_second(self, row_bytes: float) -> float:
+        return min(self.iops, self.bandwidth / row_bytes)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a batch crosses on its way."""
+
+    name: str
+    drive: Drive
+    drives: int
+    pcie: float  # bytes/s into the GPU; on a machine without one, the memory copy rate
+    hbm: float  # bytes/s of the memory that holds cache and batch
+    overhead_s: float  # per group: kernel launch, first command, last completion
+    fault_s: float = 0.0  # kernel work of one page fault, beyond the device's latency
+    fault_threads: float = 1.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """One group of requests and where its rows are found; shares of rows add up to 1 with the disk's."""
+
+    rows: float
+    row_bytes: float
+    cache_share: float = 0.0
+    host_share: float = 0.0
+
+    @property
+    def disk_share(self) -> float:
+        return 1.0 - self.cache_share - self.host_share
+
+
+def fetch_seconds(machine: Machine, load: Load) -> float:
+    """Time to bring one group's rows into the batch."""
+    disk_rows = load.rows * load.disk_share
+    rate = machine.drive.rows_per_second(load.row_bytes) * machine.drives
+    disk = disk_rows / rate + machine.drive.latency_s + machine.overhead_s if disk_rows else machine.overhead_s
+    ingress = load.rows * (1.0 - load.cache_share) * load.row_bytes / machine.pcie
+    memory = 2.0 * load.rows * load.row_bytes / machine.hbm
+    return max(disk, ingress, memory)
+
+
+def ingress_bandwidth(machine: Machine, load: Load) -> float:
+    """Bytes/s that enter the GPU while a group is fetched (paper 004, figure 9)."""
+    return load.rows * (1.0 - load.cache_share) * load.row_bytes / fetch_seconds(machine, load)
+
+
+def effective_bandwidth(machine: Machine, load: Load) -> float:
+    """Bytes/s of features delivered to the batch, wherever they came from (paper 004, figure 10)."""
+    return load.rows * load.row_bytes / fetch_seconds(machine, load)
+
+
+def mmap_seconds(machine: Machine, load: Load) -> float:
+    """Time of the DGL mmap baseline: rows not in the page cache fault one by one on each thread."""
+    return load.rows * load.disk_share * (machine.drive.latency_s + machine.fault_s) / machine.fault_threads
+
+
+def accumulated(load: Load, batches: float) -> Load:
+    """The load of several batches that are read as one group."""
+    return replace(load, rows=load.rows * batches)
+
+
+OPTANE = Drive("Intel Optane", iops=5.8e9 / 4096, bandwidth=5.8e9, latency_s=11e-6)
+SAMSUNG = Drive("Samsung 980 Pro", iops=700e3, bandwidth=7.0e9, latency_s=324e-6)
+GEN5 = Drive("PCIe 5.0 NVMe", iops=2.5e6, bandwidth=14e9, latency_s=60e-6)
+
+#: A100-40GB of paper 004, table 1: PCIe 4.0 x16 (paper: "around 32GB/s", its best figure is 23.4 GB/s), 1555 GB/s HBM.
+A100 = Machine(
+    "A100 + Optane", OPTANE, drives=1, pcie=24e9, hbm=1555e9, overhead_s=30e-6, fault_s=3e-6, fault_threads=1
+)
+#: Overhead per group that explains the paper's own figure 9 (see figures/fig09.py); with 30 us its figure is missed by up to 40 %.
+FITTED_OVERHEAD_S = (140e-6, 180e-6)
