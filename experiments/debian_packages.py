@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from gids.dataset import Dataset, DatasetWriter
+
 RELATIONS = {"depends": ("Depends", "Pre-Depends"), "recommends": ("Recommends",), "suggests": ("Suggests",)}
 
 
@@ -123,3 +125,21 @@ def splits(packages: list[Package]) -> dict[str, np.ndarray]:
         "valid": np.flatnonzero((share >= 0.6) & (share < 0.8)),
         "test": np.flatnonzero(share >= 0.8),
     }
+
+
+def write_dataset(packages: list[Package], path: Path) -> Dataset:
+    """Write the graph as a gids dataset: node type ``package``, six edge types."""
+    classes, sections = labels(packages)
+    with DatasetWriter(path) as writer:
+        writer.add_nodes(len(packages), "package")
+        writer.add_features(features(packages), "package")
+        writer.add_labels(classes, "package", num_classes=len(sections))
+        for name, ids in splits(packages).items():
+            writer.add_split(name, ids, "package")
+        for relation, (users, targets) in edges(packages).items():
+            for name, sources, destinations in ((relation, targets, users), (f"{relation}_of", users, targets)):
+                order = np.lexsort((sources, destinations))
+                indptr = np.zeros(len(packages) + 1, dtype=np.int64)
+                np.cumsum(np.bincount(destinations, minlength=len(packages)), out=indptr[1:])
+                writer.add_csc(indptr, sources[order], etype=("package", name, "package"))
+        return writer.finish()
