@@ -43,4 +43,5 @@ NB_MODULE(_native, m) {
     gids::bind_dataset(m);
     gids::bind_tiers(m);
     gids::bind_sampling(m);
+    gids::bind_storage(m);
 }

@@ -16,5 +16,6 @@ using ConstVector = Vector<const T>;
 void bind_dataset(nanobind::module_&);
 void bind_tiers(nanobind::module_&);
 void bind_sampling(nanobind::module_& m);
+void bind_storage(nanobind::module_& m);
 
 }  // namespace gids

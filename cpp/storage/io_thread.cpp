@@ -1,0 +1,277 @@
+// IoThread: refill, copy what arrived while the device works, wait, repeat.
+#include "storage/io_thread.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "errors.hpp"
+
+namespace gids::storage {
+namespace {
+
+constexpr size_t kClaimReads = 64;
+constexpr size_t kReapBatch = 16;  // completions waited for at once: fewer wake-ups, and the queue stays nearly full
+constexpr uint64_t kPoolBytes = 256 << 10;  // copies of a reaped batch below this are faster done than handed over
+constexpr auto kSlice = Microseconds(100'000);
+constexpr auto kFarewell = std::chrono::milliseconds(500);
+
+}  // namespace
+
+IoThread::IoThread(std::shared_ptr<ReaderCore> core, uint64_t staging_bytes, unsigned depth)
+    : core_(std::move(core)),
+      timeout_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(core_->options.timeout_s))),
+      pooled_(core_->pool != nullptr && core_->pool->threads() > 1) {
+    if (core_->engine->needs_staging()) staging_ = std::make_unique<Staging>(staging_bytes, core_->limits.max_io_bytes);
+    queue_ = core_->engine->make_queue(staging_ ? staging_->memory() : std::span<std::byte>(), depth);
+    slots_.resize(queue_->depth());
+    for (auto i = static_cast<uint32_t>(slots_.size()); i > 0; --i) free_.push_back(i - 1);
+    requests_.reserve(slots_.size());
+    completions_.resize(slots_.size());
+}
+
+void IoThread::run() {
+    for (;;) {
+        now_ = Clock::now();
+        refill();
+        hand_out_copies();
+        if (in_flight_ > stuck_) {
+            const size_t count = queue_->reap(completions_, wanted(), kSlice);
+            for (size_t i = 0; i < count; ++i) receive(completions_[i]);
+            check_timeouts();
+            // Before the copies that may end a job, so that its reads are counted by then.
+            if (!core_->count(counted_)) break;
+        } else if (!help_copying() && !idle_wait()) {
+            break;
+        }
+    }
+    shut_down();
+}
+
+// With more work to submit, a batch; at the end of the work, all that is left up to a batch.
+size_t IoThread::wanted() const { return std::clamp<size_t>((in_flight_ - stuck_) / 2, 1, kReapBatch); }
+
+bool IoThread::claim() {
+    const std::lock_guard lock(core_->mutex);
+    auto& waiting = core_->waiting;
+    while (!waiting.empty() && !waiting.front().job->running()) waiting.pop_front();
+    if (core_->stopping || waiting.empty()) return false;
+    auto& front = waiting.front();
+    claimed_ = front.job;
+    claim_next_ = front.next;
+    claim_end_ = std::min(front.next + kClaimReads, claimed_->plan().reads().size());
+    front.next = claim_end_;
+    if (claim_end_ == claimed_->plan().reads().size()) waiting.pop_front();
+    return true;
+}
+
+void IoThread::refill() {
+    if (staging_ && pooled_) {
+        const std::lock_guard lock(copies_mutex_);
+        for (std::byte* buffer : returned_) staging_->give_back(buffer);
+        returned_.clear();
+    }
+    requests_.clear();
+    while (!free_.empty()) {
+        if (claimed_ && !claimed_->running()) claimed_ = nullptr;
+        if (!claimed_ && !claim()) break;
+        const Read* read = &claimed_->plan().reads()[claim_next_];
+        std::byte* buffer = nullptr;
+        if (staging_ && (buffer = staging_->take(read->length)) == nullptr) break;
+        const uint32_t index = free_.back();
+        free_.pop_back();
+        ++in_flight_;
+        const bool last = ++claim_next_ == claim_end_;
+        slots_[index] = {last ? std::move(claimed_) : claimed_, read, buffer, 0, now_, true, false};
+        if (last) claimed_ = nullptr;
+        requests_.push_back({index, read->offset, read->length, read->file, buffer});
+    }
+    if (!requests_.empty()) queue_->submit(requests_);
+    else if (stuck_ > 0 && in_flight_ == stuck_ && (claimed_ || free_.empty())) fail_waiting();
+}
+
+// Stuck requests hold every slot or too much staging for the next read: who waits for them would wait for ever.
+void IoThread::fail_waiting() {
+    {
+        const std::lock_guard lock(copies_mutex_);
+        if (copiers_ > 0 || !copies_.empty() || !returned_.empty() || !arrived_.empty()) return;
+    }
+    while (claimed_ || claim()) {
+        const Read& read = claimed_->plan().reads()[claim_next_];
+        claimed_->fail(
+            std::make_exception_ptr(StorageError("the queue is full of requests that timed out",
+                                                 core_->layout.files()[read.file].path, read.offset, read.length, 0)));
+        claimed_ = nullptr;
+    }
+}
+
+void IoThread::release(uint32_t index) {
+    Slot& slot = slots_[index];
+    if (slot.stuck) --stuck_;
+    slot.job = nullptr;
+    slot.busy = slot.stuck = false;
+    --in_flight_;
+    free_.push_back(index);
+}
+
+void IoThread::fail(Slot& slot, const char* what, int error_number) {
+    ++counted_.errors;
+    const Read& read = *slot.read;
+    slot.job->fail(std::make_exception_ptr(StorageError(
+        what, core_->layout.files()[read.file].path, read.offset + slot.done, read.length - slot.done, error_number)));
+}
+
+void IoThread::receive(const IoCompletion& completion) {
+    const auto index = static_cast<uint32_t>(completion.tag);
+    Slot& slot = slots_[index];
+    const Read& read = *slot.read;
+    const uint64_t block = core_->limits.block_bytes;
+    bool complete = false, again = false;
+    if (slot.stuck) {
+        // It came back after all: only the buffer is of interest.
+    } else if (completion.result == -EAGAIN || completion.result == -EINTR) {
+        again = slot.job->running();
+    } else if (completion.result < 0) {
+        fail(slot, "read failed", static_cast<int>(-completion.result));
+    } else {
+        const uint64_t got = slot.done + static_cast<uint64_t>(completion.result);
+        counted_.bytes_read += static_cast<uint64_t>(completion.result);
+        complete = got >= read.length;
+        if (!complete) {
+            const uint64_t last_row = slot.job->plan().key(size_t{read.first} + read.count - 1);
+            const uint64_t needed = core_->layout.offset_of(last_row, read.file) + read.row_end - read.offset;
+            complete = got >= needed;  // the file's tail: what is missing lies behind the last row
+            // Go on from the last whole block: direct reads cannot begin in the middle of one.
+            const auto whole = static_cast<uint32_t>(got & ~(block - 1));
+            if (!complete && whole > slot.done) {
+                slot.done = whole;
+                again = slot.job->running();
+            } else if (!complete) {
+                fail(slot, got == slot.done ? "the file ends before its rows do" : "short read", 0);
+            }
+        }
+    }
+    if (again) {
+        ++counted_.retries;
+        slot.since = now_;
+        const IoRequest request{index, read.offset + slot.done, read.length - slot.done, read.file,
+                                slot.buffer ? slot.buffer + slot.done : nullptr};
+        queue_->submit({&request, 1});
+        return;
+    }
+    ++counted_.reads;
+    if (complete) {
+        const std::byte* data = completion.data ? completion.data - slot.done : slot.buffer;
+        arrived_.push_back({std::move(slot.job), &read, data, slot.buffer});
+    } else if (slot.buffer) {
+        staging_->give_back(slot.buffer);
+    }
+    release(index);
+}
+
+void IoThread::copy(std::vector<Arrived>& arrived) {
+    for (size_t begin = 0; begin < arrived.size();) {
+        Job& job = *arrived[begin].job;
+        size_t end = begin;
+        while (end < arrived.size() && arrived[end].job.get() == &job) ++end;
+        if (job.begin_copy()) {
+            for (size_t i = begin; i < end; ++i) job.copy_out(core_->layout, *arrived[i].read, arrived[i].data);
+            job.end_copy(end - begin);
+        }
+        begin = end;
+    }
+}
+
+void IoThread::hand_out_copies() {
+    if (arrived_.empty()) return;
+    uint64_t bytes = 0;
+    if (pooled_)
+        for (const Arrived& item : arrived_) bytes += uint64_t{item.read->count} * core_->layout.row_bytes();
+    if (bytes < kPoolBytes) {
+        copy(arrived_);
+        if (staging_)
+            for (const Arrived& item : arrived_) staging_->give_back(item.buffer);
+        arrived_.clear();
+        return;
+    }
+    {
+        const std::lock_guard lock(copies_mutex_);
+        copies_.push_back(std::move(arrived_));
+    }
+    arrived_.clear();
+    // The pool may be busy, even with callers that wait for this very read: the task only offers help, and this
+    // thread copies by itself whenever it has nothing else to do.
+    core_->pool->post([self = shared_from_this()] { self->help_copying(); });
+}
+
+bool IoThread::help_copying() {
+    std::vector<Arrived> batch;
+    {
+        const std::lock_guard lock(copies_mutex_);
+        if (copies_.empty()) return false;
+        batch = std::move(copies_.back());
+        copies_.pop_back();
+        ++copiers_;
+    }
+    copy(batch);
+    const std::lock_guard lock(copies_mutex_);
+    for (const Arrived& item : batch)
+        if (item.buffer) returned_.push_back(item.buffer);
+    --copiers_;
+    copies_changed_.notify_all();
+    return true;
+}
+
+void IoThread::check_timeouts() {
+    if (now_ < next_check_) return;
+    next_check_ = now_ + std::min<Clock::duration>(timeout_ / 4, kSlice);
+    for (Slot& slot : slots_) {
+        if (!slot.busy || slot.stuck || now_ - slot.since < timeout_) continue;
+        slot.stuck = true;
+        ++stuck_;
+        ++counted_.timeouts;
+        fail(slot, "read timed out", 0);
+        slot.job = nullptr;
+    }
+}
+
+// Sleeps until there is work. False when it is time to stop.
+bool IoThread::idle_wait() {
+    {
+        // A claim that waits for staging: buffers out for copying come back through copies_changed_.
+        std::unique_lock lock(copies_mutex_);
+        if (claimed_) {
+            copies_changed_.wait(lock, [this] { return !returned_.empty() || !copies_.empty() || copiers_ == 0; });
+            return true;
+        }
+    }
+    std::unique_lock lock(core_->mutex);
+    const auto ready = [this] { return core_->stopping || !core_->waiting.empty(); };
+    // Stuck requests may still come back, so that their buffers can be used again.
+    if (stuck_ > 0) core_->work.wait_for(lock, kSlice, ready);
+    else core_->work.wait(lock, ready);
+    const bool stop = core_->stopping;
+    lock.unlock();
+    if (!stop && stuck_ > 0) {
+        const size_t count = queue_->reap(completions_, 0, Microseconds(0));
+        for (size_t i = 0; i < count; ++i) receive(completions_[i]);
+    }
+    return !stop;
+}
+
+void IoThread::shut_down() {
+    const auto deadline = Clock::now() + kFarewell;
+    if (in_flight_ > 0) queue_->cancel();
+    while (in_flight_ > 0 && Clock::now() < deadline) {
+        const size_t count = queue_->reap(completions_, 1, Microseconds(50'000));
+        for (size_t i = 0; i < count; ++i) receive(completions_[i]);
+    }
+    arrived_.clear();
+    std::unique_lock lock(copies_mutex_);
+    copies_.clear();
+    copies_changed_.wait(lock, [this] { return copiers_ == 0; });
+    if (in_flight_ > 0 && staging_) staging_->abandon();
+    queue_ = nullptr;
+}
+
+}  // namespace gids::storage

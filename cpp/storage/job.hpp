@@ -1,0 +1,57 @@
+// One group of rows being read: its plan, where the rows go, and how it ends.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <span>
+
+#include "convert.cuh"
+#include "storage/plan.hpp"
+
+namespace gids::storage {
+
+// Ends exactly once: done, failed or cancelled. After wait() or cancel() returned, nothing writes to `out` any more.
+class Job {
+public:
+    Job(ReadPlan plan, std::byte* out, Conversion conversion)
+        : plan_(std::move(plan)), out_(out), conversion_(conversion), remaining_(plan_.reads().size()) {
+        if (plan_.reads().empty()) state_ = State::kDone;
+    }
+
+    const ReadPlan& plan() const { return plan_; }
+    bool running() const { return state_.load(std::memory_order_relaxed) == State::kRunning; }  // relaxed: a hint
+
+    // Copies the rows that `read` serves from `data` (the byte at read.offset) to where they belong.
+    void copy_out(const TableLayout& layout, const Read& read, const std::byte* data) const;
+
+    // Brackets around copy_out: false when the job has ended, and then `out` must not be touched.
+    bool begin_copy();
+    void end_copy(uint64_t reads);
+
+    void fail(std::exception_ptr error);
+    void cancel();
+    // True when the job has ended; rethrows what made it fail. Throws StorageError if it was cancelled.
+    bool wait_for(std::chrono::milliseconds limit);
+    // seq_cst: pairs with begin_copy, so that an ended job without copiers stays untouched.
+    bool ended() const { return state_.load() != State::kRunning && copying_.load() == 0; }
+
+private:
+    enum class State { kRunning, kDone, kFailed, kCancelled };
+    void finish(State state, std::exception_ptr error);
+
+    const ReadPlan plan_;
+    std::byte* const out_;
+    const Conversion conversion_;
+    std::atomic<State> state_{State::kRunning};
+    std::atomic<uint64_t> remaining_;  // reads whose rows are not yet in place
+    std::atomic<int> copying_{0};      // threads between begin_copy and end_copy
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    std::exception_ptr error_;  // guarded by mutex_
+};
+
+}  // namespace gids::storage

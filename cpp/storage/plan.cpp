@@ -1,0 +1,169 @@
+// plan_reads: sort, drop duplicates, merge neighbours, split at the limit, let stripes take turns.
+#include "storage/plan.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+
+#include "errors.hpp"
+#include "storage/sort.hpp"
+
+namespace gids::storage {
+namespace {
+
+constexpr int64_t kGrain = int64_t{1} << 16;
+
+uint64_t align_down(uint64_t value, uint64_t block) { return value & ~(block - 1); }
+uint64_t align_up(uint64_t value, uint64_t block) { return align_down(value + block - 1, block); }
+
+void each_piece(ThreadPool* pool, int64_t count, const std::function<void(int64_t, int64_t)>& body) {
+    if (pool && count > kGrain) pool->parallel_for(count, kGrain, body);
+    else if (count > 0) body(0, count);
+}
+
+// Stripes take turns, so that every drive has work from the first read to the last.
+std::vector<Read> take_turns(std::vector<std::vector<Read>>& per_file) {
+    if (per_file.size() == 1) return std::move(per_file[0]);
+    size_t total = 0;
+    for (const auto& reads : per_file) total += reads.size();
+    std::vector<Read> mixed;
+    mixed.reserve(total);
+    for (size_t turn = 0; mixed.size() < total; ++turn)
+        for (const auto& reads : per_file)
+            if (turn < reads.size()) mixed.push_back(reads[turn]);
+    return mixed;
+}
+
+}  // namespace
+
+void PlanLimits::check() const {
+    if (!std::has_single_bit(block_bytes) || block_bytes > (1u << 20))
+        throw ConfigError("block_bytes must be a power of two up to 1 MiB (got " + std::to_string(block_bytes) + ")");
+    if (max_io_bytes < 4 * block_bytes || max_io_bytes < 64 || max_io_bytes > (1u << 30) ||
+        max_io_bytes % block_bytes != 0)
+        throw ConfigError(
+            "max_io_bytes must be a multiple of the block, at least 4 blocks and 64 bytes, at most 1 GiB "
+            "(got " +
+            std::to_string(max_io_bytes) + " with blocks of " + std::to_string(block_bytes) + ")");
+}
+
+void ReadPlan::add_long_row(const TableLayout& layout, const PlanLimits& limits, size_t file, size_t begin, size_t end,
+                            std::vector<Read>& reads) {
+    const uint64_t start = layout.offset_of(key(begin), file);
+    for (uint64_t row_begin = 0; row_begin < layout.row_bytes();) {
+        const uint64_t offset = align_down(start + row_begin, limits.block_bytes);
+        uint64_t row_end = std::min(offset + limits.max_io_bytes - start, layout.row_bytes());
+        // A value is never cut in two: conversion works on whole values of at most 8 bytes.
+        if (row_end < layout.row_bytes()) row_end &= ~uint64_t{7};
+        const uint64_t length = align_up(start + row_end, limits.block_bytes) - offset;
+        reads.push_back({offset, static_cast<uint32_t>(length), static_cast<uint32_t>(file),
+                         static_cast<uint32_t>(begin), static_cast<uint32_t>(end - begin),
+                         static_cast<uint32_t>(row_begin), static_cast<uint32_t>(row_end)});
+        bytes_ += length;
+        row_begin = row_end;
+    }
+}
+
+void ReadPlan::add_rows(const TableLayout& layout, const PlanLimits& limits, size_t file, size_t begin, size_t end,
+                        std::vector<Read>& reads) {
+    const uint64_t block = limits.block_bytes, row_bytes = layout.row_bytes();
+    const auto emit = [&](uint64_t from, uint64_t to, size_t first, size_t last) {
+        reads.push_back({from, static_cast<uint32_t>(to - from), static_cast<uint32_t>(file),
+                         static_cast<uint32_t>(first), static_cast<uint32_t>(last - first), 0,
+                         static_cast<uint32_t>(row_bytes)});
+        bytes_ += to - from;
+    };
+    uint64_t from = 0, to = 0;  // the read being built; empty while from == to
+    size_t first = begin;
+    for (size_t i = begin; i < end;) {
+        const uint64_t row_key = key(i);
+        size_t next = i + 1;
+        while (next < end && key(next) == row_key) ++next;
+        ++num_unique_;
+        const uint64_t offset = layout.offset_of(row_key, file);
+        const uint64_t row_from = align_down(offset, block), row_to = align_up(offset + row_bytes, block);
+        if (row_to - row_from > limits.max_io_bytes) {
+            if (from != to) emit(from, to, first, i);
+            add_long_row(layout, limits, file, i, next, reads);
+            from = to = 0;
+        } else if (from != to && row_from <= to + limits.merge_gap_bytes &&
+                   std::max(to, row_to) - from <= limits.max_io_bytes) {
+            to = std::max(to, row_to);
+        } else {
+            if (from != to) emit(from, to, first, i);
+            from = row_from, to = row_to, first = i;
+        }
+        i = next;
+    }
+    if (from != to) emit(from, to, first, end);
+}
+
+ReadPlan plan_reads(const TableLayout& layout, std::span<const int64_t> rows, const PlanLimits& limits,
+                    ThreadPool* pool) {
+    limits.check();
+    ReadPlan plan;
+    const auto count = static_cast<int64_t>(rows.size());
+    plan.num_rows_ = count;
+    if (count == 0) return plan;
+    const int row_bits = layout.num_rows() > 1 ? std::bit_width(layout.num_rows() - 1) : 0;
+    plan.position_bits_ = std::bit_width(static_cast<uint64_t>(count - 1));
+    if (plan.position_bits_ > 32 || plan.position_bits_ + row_bits > 64)
+        throw ConfigError("rows must number at most " + std::to_string(uint64_t{1} << std::min(32, 64 - row_bits)) +
+                          " in one call for this table (got " + std::to_string(count) + ")");
+    plan.words_ = std::make_unique_for_overwrite<uint64_t[]>(static_cast<size_t>(count));
+    uint64_t* words = plan.words_.get();
+
+    // One pass packs the words, checks the range and finds out whether there is anything to sort.
+    std::atomic<int64_t> bad{-1};
+    std::atomic<bool> sorted{true};
+    std::atomic<uint64_t> low{~uint64_t{0}}, high{0};
+    each_piece(pool, count, [&](int64_t begin, int64_t end) {
+        uint64_t piece_low = ~uint64_t{0}, piece_high = 0;
+        bool ascending = true;
+        uint64_t previous = begin == 0 ? 0 : static_cast<uint64_t>(rows[static_cast<size_t>(begin - 1)]);
+        if (layout.striped() && previous < layout.num_rows()) previous = layout.key_of(previous);
+        for (int64_t i = begin; i < end; ++i) {
+            const auto row = static_cast<uint64_t>(rows[static_cast<size_t>(i)]);  // negative: far out of range
+            if (row >= layout.num_rows()) {
+                bad.store(i, std::memory_order_relaxed);  // relaxed: parallel_for orders it before the load below
+                return;
+            }
+            const uint64_t row_key = layout.key_of(row);
+            ascending &= row_key >= previous;
+            previous = row_key;
+            piece_low = std::min(piece_low, row_key);
+            piece_high = std::max(piece_high, row_key);
+            words[i] = row_key << plan.position_bits_ | static_cast<uint64_t>(i);
+        }
+        // relaxed, here and below: parallel_for orders these before the loads that follow it.
+        if (!ascending) sorted.store(false, std::memory_order_relaxed);
+        for (uint64_t seen = low.load(std::memory_order_relaxed);
+             piece_low < seen && !low.compare_exchange_weak(seen, piece_low, std::memory_order_relaxed);) {
+        }
+        for (uint64_t seen = high.load(std::memory_order_relaxed);
+             piece_high > seen && !high.compare_exchange_weak(seen, piece_high, std::memory_order_relaxed);) {
+        }
+    });
+    if (bad >= 0)
+        throw ConfigError("rows must be in [0, " + std::to_string(layout.num_rows()) + ") (got " +
+                          std::to_string(rows[static_cast<size_t>(bad.load())]) + " at position " +
+                          std::to_string(bad.load()) + ")");
+    if (!sorted) {
+        const auto spare = std::make_unique_for_overwrite<uint64_t[]>(static_cast<size_t>(count));
+        sort_words(words, spare.get(), count, plan.position_bits_, low, high, pool);
+    }
+
+    std::vector<std::vector<Read>> per_file(layout.files().size());
+    auto begin = size_t{0};
+    for (size_t file = 0; file < per_file.size(); ++file) {
+        const auto key_below = [&](uint64_t word, uint64_t bound) { return word >> plan.position_bits_ < bound; };
+        const size_t end = static_cast<size_t>(
+            std::lower_bound(words + begin, words + count, layout.first_key(file + 1), key_below) - words);
+        plan.add_rows(layout, limits, file, begin, end, per_file[file]);
+        begin = end;
+    }
+    plan.reads_ = take_turns(per_file);
+    return plan;
+}
+
+}  // namespace gids::storage

@@ -1,0 +1,92 @@
+// Reads groups of rows: plan, keep every queue full, copy out what arrives.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "storage/engine.hpp"
+#include "storage/job.hpp"
+#include "storage/plan.hpp"
+#include "thread_pool.hpp"
+
+namespace gids::storage {
+
+struct ReaderOptions {
+    EngineOptions engine;
+    unsigned queue_depth = 128;  // over all threads
+    unsigned threads = 1;        // I/O threads, each with a queue of its own
+    uint64_t staging_bytes = 32 << 20;
+    uint64_t merge_gap_bytes = 16 << 10;
+    uint64_t max_io_bytes = 128 << 10;
+    double timeout_s = 30;
+
+    void check() const;
+};
+
+struct ReaderStats {
+    uint64_t jobs = 0, rows = 0, unique_rows = 0;
+    uint64_t reads = 0, bytes_read = 0;
+    uint64_t retries = 0;   // reads continued after a short result, or repeated after EAGAIN
+    uint64_t errors = 0;    // reads that failed
+    uint64_t timeouts = 0;  // reads that did not return in time
+};
+
+class IoThread;
+
+// What readers and their I/O threads share.
+struct ReaderCore {
+    ReaderCore(TableLayout l, ReaderOptions o) : layout(std::move(l)), options(std::move(o)) {}
+
+    TableLayout layout;
+    ReaderOptions options;
+    PlanLimits limits;
+    std::unique_ptr<Engine> engine;
+    ThreadPool* pool = nullptr;  // outlives the core
+    std::mutex mutex;
+    std::condition_variable work;
+    struct Waiting {
+        std::shared_ptr<Job> job;
+        size_t next;  // first read that no thread has claimed
+    };
+    std::deque<Waiting> waiting;  // guarded by mutex
+    bool stopping = false;        // guarded by mutex
+    ReaderStats stats;            // guarded by mutex
+
+    bool count(ReaderStats& since);  // adds to stats and clears; false when it is time to stop
+};
+
+class Reader {
+public:
+    Reader(TableLayout layout, ReaderOptions options, ThreadPool* pool);
+    ~Reader();
+    Reader(const Reader&) = delete;
+    Reader& operator=(const Reader&) = delete;
+
+    // `out` must hold the rows (twice their bytes when they are widened) and stay valid until the job has ended.
+    std::shared_ptr<Job> submit(std::span<const int64_t> rows, std::byte* out, Conversion conversion);
+
+    // Cancels what runs and returns within about a second, even if requests are stuck. Idempotent.
+    void close();
+
+    const TableLayout& layout() const { return core_->layout; }
+    const PlanLimits& limits() const { return core_->limits; }
+    std::string engine_name() const { return core_->engine->name(); }
+    std::string engine_notes() const { return core_->engine->notes(); }
+    unsigned queue_depth() const { return depth_; }
+    ReaderStats stats();
+
+private:
+    std::unique_ptr<ThreadPool> own_pool_;
+    std::shared_ptr<ReaderCore> core_;
+    std::vector<std::shared_ptr<IoThread>> queues_;
+    std::vector<std::thread> threads_;
+    std::vector<std::weak_ptr<Job>> jobs_;  // guarded by core_->mutex; those that close() must cancel
+    unsigned depth_ = 0;
+    bool closed_ = false;
+};
+
+}  // namespace gids::storage

@@ -1,0 +1,177 @@
+"""RowReader: rows of one table, in the caller's order, as fast as the device delivers them."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+import torch
+
+from gids import _native
+from gids.errors import ConfigError, StorageError
+from gids.storage.curve import load_curve
+from gids.storage.options import StorageOptions
+from gids.storage.plan import PlanLimits, as_rows, native_layout
+from gids.table import RowTable
+
+_WIDEN = {(torch.float16, torch.float32): 1, (torch.bfloat16, torch.float32): 2}
+
+
+def engine_availability() -> dict[str, str]:
+    """Engines of this build, each with why it cannot be used here; an empty reason means that it can."""
+    return dict(_native.engine_availability())
+
+
+class PendingRead:
+    """A read that is under way. Dropping it cancels it.
+
+    Attributes
+    ----------
+    out : Tensor [n, dim]
+        Where the rows go; complete when :meth:`wait` has returned.
+    """
+
+    def __init__(self, native: _native.PendingRead, out: torch.Tensor):
+        self._native = native
+        self.out = out
+
+    def wait(self) -> torch.Tensor:
+        """Block until every row is in place and give ``out``; raises StorageError if a read failed."""
+        self._native.wait()
+        return self.out
+
+    def done(self) -> bool:
+        """Whether :meth:`wait` would return (or raise) at once."""
+        return bool(self._native.done())
+
+    def cancel(self) -> None:
+        """Give up; ``out`` is not written to any more when this returns."""
+        self._native.cancel()
+
+
+class RowReader:
+    """Reads rows of a table.
+
+    Parameters
+    ----------
+    table : RowTable
+        Where the rows are.
+    options : StorageOptions, optional
+        Engine, depth, staging memory, time-out.
+    pool : ThreadPool, optional
+        Threads that plan and copy; one of its own if not given.
+    """
+
+    def __init__(self, table: RowTable, options: StorageOptions | None = None, pool: _native.ThreadPool | None = None):
+        self.table = table
+        self.options = options = options or StorageOptions()
+        curve = load_curve(table.stripes[0].path)
+        engine, self.engine_reason = _choose_engine(options.engine)
+        depth = curve.best_depth if options.queue_depth is None else options.queue_depth
+        gap = curve.merge_gap_bytes if options.merge_gap_bytes is None else options.merge_gap_bytes
+        self._native = _native.Reader(
+            native_layout(table),
+            engine,
+            depth,
+            options.threads,
+            options.staging_bytes,
+            gap,
+            options.max_io_bytes,
+            options.timeout_s,
+            options.sqpoll,
+            options.iopoll,
+            pool,
+        )
+        self._closed = False
+
+    @property
+    def engine(self) -> str:
+        """Name of the engine in use."""
+        return str(self._native.engine)
+
+    @property
+    def notes(self) -> str:
+        """What the engine had to do without, and why; empty when nothing."""
+        return str(self._native.notes)
+
+    @property
+    def limits(self) -> PlanLimits:
+        """What the planner keeps to for this device."""
+        return PlanLimits(*self._native.limits)
+
+    def submit(self, rows: object, out: torch.Tensor, dtype: torch.dtype | None = None) -> PendingRead:
+        """Start reading; ``out[i]`` becomes row ``rows[i]``.
+
+        Parameters
+        ----------
+        rows : array or tensor of integers [n]
+            Any order, duplicates allowed; may be changed or dropped once this returns.
+        out : Tensor [n, dim], contiguous, on the CPU
+            Must not be touched until the read has ended.
+        dtype : torch.dtype, optional
+            float32 widens float16 and bfloat16 rows on the way; None keeps the table's.
+        """
+        if self._closed:
+            raise StorageError("the reader is closed", str(self.table.stripes[0].path))
+        row_array = as_rows(rows)
+        dtype = dtype or self.table.torch_dtype
+        shape = (len(row_array), self.table.dim)
+        if out.device.type != "cpu" or not out.is_contiguous() or out.dtype != dtype or tuple(out.shape) != shape:
+            raise ConfigError(
+                f"out must be a contiguous {dtype} tensor of shape {shape} on the CPU "
+                f"(got {out.dtype}, {tuple(out.shape)}, {out.device}, contiguous {out.is_contiguous()})"
+            )
+        return PendingRead(self._native.submit(row_array, out.data_ptr(), self._conversion(dtype)), out)
+
+    def read(self, rows: object, out: torch.Tensor | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Read rows and wait for them.
+
+        Parameters
+        ----------
+        rows : array or tensor of integers [n]
+            Any order, duplicates allowed.
+        out : Tensor [n, dim], optional
+            Made if not given.
+        dtype : torch.dtype, optional
+            As for :meth:`submit`.
+        """
+        row_array = as_rows(rows)
+        if out is None:
+            out = torch.empty(len(row_array), self.table.dim, dtype=dtype or self.table.torch_dtype)
+        return self.submit(row_array, out, dtype).wait()
+
+    def stats(self) -> dict[str, int]:
+        """Give counts since the opening: jobs, rows, unique_rows, reads, bytes_read, retries, errors, timeouts."""
+        return dict(self._native.stats())
+
+    def close(self) -> None:
+        """Cancel what runs and give everything back; returns within about a second."""
+        self._closed = True
+        self._native.close()
+
+    def __enter__(self) -> RowReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RowReader({self.table.name!r}, engine={self.engine!r}, queue_depth={self._native.queue_depth})"
+
+    def _conversion(self, dtype: torch.dtype) -> int:
+        if dtype == self.table.torch_dtype:
+            return 0
+        try:
+            return _WIDEN[self.table.torch_dtype, dtype]
+        except KeyError:
+            raise ConfigError(
+                f"dtype must be {self.table.torch_dtype}, or float32 for float16 and bfloat16 tables (got {dtype})"
+            ) from None
+
+
+def _choose_engine(wanted: str) -> tuple[str, str]:
+    if wanted != "auto":
+        return wanted, "asked for"
+    refusal = engine_availability()["uring"]
+    return ("pread", f"uring cannot be used: {refusal}") if refusal else ("uring", "the kernel offers io_uring")

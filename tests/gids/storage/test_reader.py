@@ -1,0 +1,149 @@
+"""RowReader over every engine: the same rows, bit for bit, whatever the shape of the table."""
+
+import numpy as np
+import pytest
+import torch
+
+from gids import ConfigError, RowTable, StorageError, Stripe
+from gids.storage import RowReader, StorageOptions, engine_availability
+
+ENGINES = [name for name, refusal in engine_availability().items() if not refusal]
+
+
+def make_table(
+    directory, dim=25, num_rows=1000, dtype="float32", offset=0, stride=None, files=1, stripe_rows=None, pad=0
+):
+    """Write a table of random bytes; give it and its rows as raw bytes [num_rows, row_bytes]."""
+    item = torch.empty(0, dtype=getattr(torch, dtype)).element_size()
+    row_bytes, stripe_rows = dim * item, stripe_rows or max(num_rows, 1)
+    stride = stride or row_bytes
+    values = np.random.default_rng(7).integers(0, 256, (num_rows, row_bytes), dtype=np.uint8)
+    stripes = []
+    for f in range(files):
+        mine = [r for r in range(num_rows) if r // stripe_rows % files == f]
+        body = np.full((len(mine), stride), 0xEE, np.uint8)
+        body[:, :row_bytes] = values[mine]
+        data = body.reshape(-1)[: len(mine) * stride - (stride - row_bytes) + pad] if mine else body.reshape(-1)
+        path = directory / f"{dtype}-{dim}-{offset}-{f}.bin"
+        path.write_bytes(b"\xdd" * offset + data.tobytes())
+        stripes.append(Stripe(path, offset, len(mine)))
+    return RowTable("t", dtype, dim, num_rows, stride, tuple(stripes), stripe_rows), values
+
+
+def raw(tensor):
+    return tensor.contiguous().view(torch.uint8).numpy().reshape(tensor.shape[0], -1)
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    return request.param
+
+
+SHAPES = {
+    "block": {"dim": 128},
+    "odd": {"dim": 25},
+    "prime": {"dim": 127, "dtype": "int8", "offset": 3},
+    "int32": {"dim": 1, "dtype": "int32", "num_rows": 5000},
+    "int64": {"dim": 1, "dtype": "int64", "num_rows": 5000},
+    "npy header": {"dim": 100, "offset": 128},
+    "stride": {"dim": 100, "stride": 512},
+    "stride without padding at the tail": {"dim": 100, "stride": 4096, "num_rows": 50},
+    "768": {"dim": 768, "dtype": "float16", "num_rows": 300},
+    "longer than a read": {"dim": 20_000, "num_rows": 20, "offset": 5},
+    "striped": {"dim": 25, "files": 3, "stripe_rows": 7},
+    "more files than units": {"dim": 25, "files": 4, "stripe_rows": 500},
+    "one row": {"dim": 25, "num_rows": 1},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rows_arrive(tmp_path, engine, shape):
+    table, values = make_table(tmp_path, **SHAPES[shape])
+    rows = np.random.default_rng(3).integers(0, table.num_rows, min(2000, 4_000_000 // table.row_bytes))
+    options = StorageOptions(engine=engine, max_io_bytes=16 << 10, staging_bytes=128 << 10, queue_depth=8)
+    with RowReader(table, options) as reader:
+        assert reader.engine == engine
+        np.testing.assert_array_equal(raw(reader.read(rows)), values[rows])
+        ends = [table.num_rows - 1, 0]
+        np.testing.assert_array_equal(raw(reader.read(ends)), values[ends])
+        everything = np.arange(table.num_rows)
+        np.testing.assert_array_equal(raw(reader.read(everything)), values)
+
+
+def test_no_rows(tmp_path, engine):
+    table, _ = make_table(tmp_path)
+    with RowReader(table, StorageOptions(engine=engine)) as reader:
+        assert reader.read([]).shape == (0, 25)
+
+
+def test_submit_overlaps_and_order_is_free(tmp_path, engine):
+    table, values = make_table(tmp_path)
+    with RowReader(table, StorageOptions(engine=engine, queue_depth=4, threads=2)) as reader:
+        wanted = [np.random.default_rng(i).integers(0, 1000, 500) for i in range(10)]
+        pending = [reader.submit(rows, torch.empty(500, 25)) for rows in wanted]
+        for rows, read in reversed(list(zip(wanted, pending, strict=True))):
+            np.testing.assert_array_equal(raw(read.wait()), values[rows])
+            assert read.done()
+
+
+def test_stats_count(tmp_path, engine):
+    table, _ = make_table(tmp_path, dim=128)
+    with RowReader(table, StorageOptions(engine=engine, merge_gap_bytes=0)) as reader:
+        reader.read([1, 5, 5, 9])
+        stats = reader.stats()
+        assert (stats["jobs"], stats["rows"], stats["unique_rows"], stats["reads"]) == (1, 4, 3, 3)
+        assert stats["bytes_read"] == 3 * 512
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_widening_is_exact(tmp_path, engine, dtype):
+    path = tmp_path / "all.bin"
+    every = np.arange(65536, dtype=np.uint16)
+    path.write_bytes(every.tobytes())
+    table = RowTable("t", dtype, 64, 1024, 128, (Stripe(path, 0, 1024),), 1024)
+    with RowReader(table, StorageOptions(engine=engine)) as reader:
+        got = reader.read(np.arange(1024), dtype=torch.float32).reshape(-1)
+    expected = torch.from_numpy(every.view(np.int16)).view(getattr(torch, dtype)).to(torch.float32)
+    assert torch.equal(got.isnan(), expected.isnan())
+    numbers = ~expected.isnan()
+    assert torch.equal(got[numbers].view(torch.int32), expected[numbers].view(torch.int32))
+
+
+def test_refuses_other_conversions(tmp_path):
+    table, _ = make_table(tmp_path)
+    with RowReader(table, StorageOptions(engine="pread")) as reader, pytest.raises(ConfigError, match="float32 for"):
+        reader.read([0], dtype=torch.float16)
+
+
+@pytest.mark.parametrize(
+    "out",
+    [torch.empty(2, 25), torch.empty(1, 24), torch.empty(1, 25, dtype=torch.float64), torch.empty(25, 1).T[:, ::2]],
+)
+def test_refuses_wrong_out(tmp_path, out):
+    table, _ = make_table(tmp_path)
+    with RowReader(table) as reader, pytest.raises(ConfigError, match="out must be"):
+        reader.read([0], out=out)
+
+
+def test_missing_file(tmp_path, engine):
+    table = RowTable("t", "float32", 4, 10, 16, (Stripe(tmp_path / "none", 0, 10),), 10)
+    with pytest.raises(StorageError, match="none") as error:
+        RowReader(table, StorageOptions(engine=engine))
+    assert error.value.errno == 2
+
+
+def test_short_file_is_refused_at_open(tmp_path, engine):
+    table, _ = make_table(tmp_path, dim=25, num_rows=10)
+    path = table.stripes[0].path
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(StorageError, match="shorter than its table"):
+        RowReader(table, StorageOptions(engine=engine))
+
+
+def test_closed_reader(tmp_path, engine):
+    table, _ = make_table(tmp_path)
+    reader = RowReader(table, StorageOptions(engine=engine))
+    reader.close()
+    reader.close()
+    with pytest.raises(StorageError, match="closed"):
+        reader.read([0])
