@@ -26,6 +26,9 @@ from gids.loader.stages import Permits, Run, Stopped
 from gids.loader.trace import Trace
 
 TableKey = Hashable
+
+#: Sampled batches between the sampling and the planning thread; the window itself waits with the planner.
+SAMPLED_AHEAD = 2
 S = TypeVar("S")
 
 
@@ -39,8 +42,15 @@ class Pending(Protocol):
 class Store(Protocol):
     """Rows of one table, through cache, host buffer and disk. One thread plans and starts, another gathers."""
 
+    @property
+    def group_bytes(self) -> int:
+        """Memory for the rows of all groups that are being read or gathered."""
+
     def plan(self, batches: list[torch.Tensor], lookahead: list[torch.Tensor]) -> Any:
         """Decide where every row of a group comes from; moves no bytes."""
+
+    def bytes_of(self, plan: Any) -> int:
+        """Memory that the group takes from :meth:`start` to its last :meth:`gather`."""
 
     def start(self, plan: Any) -> Pending:
         """Begin to read what the plan needs from disk."""
@@ -143,6 +153,20 @@ class _Group:
     works: list[Work]
     pending: dict[TableKey, Pending]
     position: dict[TableKey, dict[int, int]]  # table -> index in works -> batch number in that table's plan
+    size_bytes: dict[TableKey, int]
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What groups in flight may take: how many groups, and how many bytes of each table."""
+
+    groups: Permits
+    tables: dict[TableKey, Permits]
+
+    def release(self, group: _Group) -> None:
+        for key, size_bytes in group.size_bytes.items():
+            self.tables[key].release(size_bytes)
+        self.groups.release()
 
 
 @dataclass
@@ -169,7 +193,10 @@ class Pipeline:
     def run(self, order: Iterable[S], sample: Callable[[S], Work], name: str = "gids") -> PipelineRun:
         """Start one pass over ``order``. Nothing of it is left when the run ends or is closed."""
         options, run = self.options, Run(name)
-        permits = run.permits(options.groups_in_flight)
+        room = _Room(
+            run.permits(options.groups_in_flight),
+            {key: run.permits(store.group_bytes) for key, store in self.stores.items()},
+        )
         unfinished = _Unfinished(self.stores)
         run.at_stop(unfinished.cancel)
         run.at_close(unfinished.settle)
@@ -177,13 +204,13 @@ class Pipeline:
         samples = run.ahead(
             "sample",
             map(self._sampling(sample), _Shared(order)),
-            depth=max(1, options.window),
+            depth=SAMPLED_AHEAD,
             max_bytes=options.sample_bytes,
             size_bytes=lambda work: work.size_bytes,
             workers=options.sample_workers,
         )
-        groups = run.ahead("plan", self._plan(samples, permits, unfinished), depth=options.groups_in_flight)
-        batches = run.ahead("fetch", self._fetch(groups, permits, unfinished), depth=options.prefetch)
+        groups = run.ahead("plan", self._plan(samples, room, unfinished), depth=options.groups_in_flight)
+        batches = run.ahead("fetch", self._fetch(groups, room, unfinished), depth=options.prefetch)
         return PipelineRun(run, batches)
 
     def _sampling(self, sample: Callable[[S], Work]) -> Callable[[tuple[int, S]], Work]:
@@ -196,7 +223,7 @@ class Pipeline:
 
         return numbered
 
-    def _plan(self, samples: Iterator[Work], permits: Permits, unfinished: _Unfinished) -> Iterator[_Group]:
+    def _plan(self, samples: Iterator[Work], room: _Room, unfinished: _Unfinished) -> Iterator[_Group]:
         waiting: deque[Work] = deque()
         more = True
         while True:
@@ -211,20 +238,23 @@ class Pipeline:
             size = self.grouping.size(list(waiting)[: self.options.max_group])
             works = [waiting.popleft() for _ in range(size)]
             lookahead = list(waiting)[: self.options.window]
-            permits.acquire()  # before the read starts: its buffer is one of those the budget has room for
-            with self.trace.span("plan", batches=size, first=works[0].index):
-                group = unfinished.begin(_Group(works, {}, {}))
-                for key, store in self.stores.items():
-                    wanted = [number for number, work in enumerate(works) if key in work.rows]
+            room.groups.acquire()
+            group = unfinished.begin(_Group(works, {}, {}, {}))
+            for key, store in self.stores.items():
+                wanted = [number for number, work in enumerate(works) if key in work.rows]
+                with self.trace.span("plan", table=str(key), batches=size, first=works[0].index):
                     plan = store.plan(
                         [works[number].rows[key] for number in wanted],
                         [work.rows[key] for work in lookahead if key in work.rows],
                     )
-                    group.position[key] = {number: batch for batch, number in enumerate(wanted)}
+                group.position[key] = {number: batch for batch, number in enumerate(wanted)}
+                group.size_bytes[key] = store.bytes_of(plan)
+                room.tables[key].acquire(group.size_bytes[key])
+                with self.trace.span("start", table=str(key), bytes=group.size_bytes[key]):
                     unfinished.started(group, key, store.start(plan))
             yield group
 
-    def _fetch(self, groups: Iterator[_Group], permits: Permits, unfinished: _Unfinished) -> Iterator[Fetched]:
+    def _fetch(self, groups: Iterator[_Group], room: _Room, unfinished: _Unfinished) -> Iterator[Fetched]:
         for group in groups:
             for number, work in enumerate(group.works):
                 rows = {}
@@ -233,7 +263,7 @@ class Pipeline:
                         rows[key] = self.stores[key].gather(group.pending[key], group.position[key][number])
                 if number == len(group.works) - 1:
                     unfinished.end(group)
-                    permits.release()
+                    room.release(group)
                 yield Fetched(work, rows)
 
 

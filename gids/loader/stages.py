@@ -98,29 +98,35 @@ class Channel(Generic[T]):
 
 
 class Permits:
-    """A number of things that may be under way at once (group buffers); acquiring waits and can be stopped."""
+    """An amount (of groups, of bytes) that may be in use at once; acquiring waits, and can be stopped.
 
-    def __init__(self, count: int):
-        self._free = count  # guarded by _changed
+    Where nothing is in use, any amount is given: a bound that is too small slows down and never blocks for ever.
+    """
+
+    def __init__(self, limit: int):
+        self.limit = limit
+        self._used = 0  # guarded by _changed
         self._stopped = False  # guarded by _changed
         self._changed = threading.Condition()
         self.wait_s = 0.0
+        self.peak = 0
 
-    def acquire(self) -> None:
-        """Take one, waiting until there is one."""
+    def acquire(self, amount: int = 1) -> None:
+        """Take an amount, waiting until it fits."""
         with self._changed:
             begin = time.perf_counter()
-            while self._free == 0 and not self._stopped:
+            while self._used and self._used + amount > self.limit and not self._stopped:
                 self._changed.wait()
             self.wait_s += time.perf_counter() - begin
             if self._stopped:
                 raise Stopped
-            self._free -= 1
+            self._used += amount
+            self.peak = max(self.peak, self._used)
 
-    def release(self) -> None:
-        """Give one back."""
+    def release(self, amount: int = 1) -> None:
+        """Give an amount back."""
         with self._changed:
-            self._free += 1
+            self._used -= amount
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -150,9 +156,9 @@ class Run:
         self._closed = False
         _LIVE.add(self)
 
-    def permits(self, count: int) -> Permits:
+    def permits(self, limit: int) -> Permits:
         """Make permits that stop with this run."""
-        permits = Permits(count)
+        permits = Permits(limit)
         self._stoppables.append(permits)
         return permits
 

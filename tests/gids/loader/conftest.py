@@ -52,6 +52,7 @@ class MemoryStore:
     lookaheads: list = field(default_factory=list)
     pendings: list = field(default_factory=list)
     resets: int = 0
+    group_bytes: int = 1 << 30
     under_way: int = 0
     most_under_way: int = 0
 
@@ -59,6 +60,9 @@ class MemoryStore:
         self.groups.append(len(batches))
         self.lookaheads.append(len(lookahead))
         return batches
+
+    def bytes_of(self, plan):
+        return sum(len(batch) for batch in plan) * 8
 
     def start(self, plan):
         self.under_way += 1

@@ -79,10 +79,19 @@ def test_back_pressure_bounds_what_is_sampled_and_read():
         next(run)
         time.sleep(0.2)
         # 1 taken; 1 in the channel + 1 in hand of fetch; 2 groups of 2 at most; a group and a window waiting to be
-        # planned; a window in the channel and 1 in the sampler's hand.
-        assert len(sampled) <= 1 + 2 + 4 + 5 + 3 + 1
+        # planned; 2 in the channel and 1 in the sampler's hand.
+        assert len(sampled) <= 1 + 2 + 4 + 5 + 2 + 1
         assert store.most_under_way == 2
     assert store.resets == 1
+
+
+@pytest.mark.parametrize(("group_bytes", "most"), [(1, 1), (2 * 2 * 16, 2), (3 * 2 * 16, 3)])
+def test_bytes_bound_the_groups_in_flight(group_bytes, most):
+    store = MemoryStore(TABLE, group_bytes=group_bytes, delay_s=0.002)
+    options = PipelineOptions(window=1, max_group=2, groups_in_flight=5)
+    with Pipeline({"feat": store}, options, FixedGroups(2)).run(seeds(40), work) as run:
+        assert len(list(run)) == 40
+    assert store.most_under_way == most
 
 
 def test_bytes_bound_the_samples_that_wait():

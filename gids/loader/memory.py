@@ -1,0 +1,143 @@
+"""The memory budget: what must be there, what may grow, and the error that says the minimum."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gids.bench.provenance import memory_limit_bytes
+from gids.errors import ConfigError
+from gids.units import format_bytes
+
+#: Batches outside the queue of finished ones: in the hand of the fetching thread, in training, and the one before it,
+#: which lives until the loop variable is bound again.
+BATCHES_IN_HANDS = 3
+
+
+@dataclass(frozen=True)
+class TableDemand:
+    """What one batch asks of one table, at most, over the batches of a short profile.
+
+    Attributes
+    ----------
+    rows : int
+        Rows of a batch.
+    row_bytes : int
+        Bytes of a row in the table.
+    out_row_bytes : int
+        Bytes of a row in the batch, after conversion.
+    num_rows : int
+        Rows of the table: the most that a cache can use.
+    slot_overhead_bytes : int
+        Lookup structures for each row of the cache.
+    """
+
+    rows: int
+    row_bytes: int
+    out_row_bytes: int
+    num_rows: int
+    slot_overhead_bytes: int = 64
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Memory that does not depend on how the rest is divided."""
+
+    topology_bytes: int = 0
+    labels_bytes: int = 0
+    staging_bytes: int = 0
+    sample_bytes: int = 0  # of one sampled batch
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """How a budget is divided. All in bytes, for the whole loader; tables share by what a batch asks of them."""
+
+    budget: int
+    topology: int
+    labels: int
+    staging: int
+    samples: int
+    outputs: int
+    groups: int
+    host_buffer: int
+    cache: int
+
+    @property
+    def total(self) -> int:
+        """Sum of the parts; at most :attr:`budget`."""
+        return sum(value for name, value in asdict(self).items() if name != "budget")
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {format_bytes(value)}" for name, value in asdict(self).items() if name != "budget")
+        return f"budget {format_bytes(self.budget)}: {parts}"
+
+
+def available_bytes() -> int:
+    """Memory that this process could still take: the machine's, or its cgroup's where that is less."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    limit = memory_limit_bytes()
+    return free if limit is None else min(free, limit)
+
+
+def allot(
+    budget: int,
+    fixed: Fixed,
+    demand: Mapping[Hashable, TableDemand],
+    *,
+    window: int,
+    max_group: int,
+    prefetch: int,
+    groups_in_flight: int,
+    cache_bytes: int | None,
+    host_bytes: int | None,
+    group_bytes: int | None,
+) -> Allotment:
+    """Divide ``budget``; what the user fixed (not None) is kept, the rest is shared out.
+
+    Rows that several batches need are read once when the batches are in one group, and not at all when they stay in
+    the cache. Both grow with memory at about the same rate, so what is left is divided evenly between groups and cache.
+    """
+    batch = sum(table.rows * table.row_bytes for table in demand.values())
+    outputs = sum(table.rows * table.out_row_bytes for table in demand.values()) * (prefetch + BATCHES_IN_HANDS)
+    samples = fixed.sample_bytes * (window + max_group + 3)
+    rest = budget - fixed.topology_bytes - fixed.labels_bytes - fixed.staging_bytes - samples - outputs
+    asked = (cache_bytes or 0) + (host_bytes or 0)
+    least_groups = max(batch, group_bytes or 0)
+    if rest < least_groups + asked:
+        parts = {
+            "topology": fixed.topology_bytes,
+            "labels": fixed.labels_bytes,
+            "staging": fixed.staging_bytes,
+            f"{window + max_group + 3} sampled batches": samples,
+            f"{prefetch + BATCHES_IN_HANDS} batches in delivery": outputs,
+            "rows being read": least_groups,
+            "cache": cache_bytes or 0,
+            "host buffer": host_bytes or 0,
+        }
+        least = budget - rest + least_groups + asked
+        listed = ", ".join(f"{name} {format_bytes(value)}" for name, value in parts.items() if value)
+        raise ConfigError(
+            f"budget must be at least {format_bytes(least)} ({least} bytes): {listed} (got {format_bytes(budget)})"
+        )
+    rest -= asked
+    # More than max_group batches in each group in flight would never be used.
+    groups = min(batch * max_group * groups_in_flight, max(batch, rest // 2)) if group_bytes is None else group_bytes
+    host = host_bytes or 0
+    whole = sum(table.num_rows * (table.row_bytes + table.slot_overhead_bytes) for table in demand.values())
+    cache = min(rest - groups, whole) if cache_bytes is None else cache_bytes
+    if group_bytes is None and cache_bytes is None and cache == whole:
+        groups = min(batch * max_group * groups_in_flight, rest - cache)
+    return Allotment(
+        budget,
+        fixed.topology_bytes,
+        fixed.labels_bytes,
+        fixed.staging_bytes,
+        samples,
+        outputs,
+        groups,
+        host,
+        cache,
+    )

@@ -1,0 +1,57 @@
+"""Buffers for batches: lent while anyone looks at them, used again afterwards, never beyond what is kept."""
+
+import gc
+
+import torch
+
+from gids.loader.buffers import BufferPool
+
+ROWS, DIM = 4096, 256  # 4 MiB of float32
+
+
+def test_a_buffer_comes_back_only_when_the_last_view_is_gone():
+    pool = BufferPool(keep=2)
+    tensor = pool.empty(ROWS, DIM, torch.float32)
+    address = tensor.data_ptr()
+    view = tensor[7:9].reshape(-1)[3:]
+    view.fill_(3)
+    del tensor
+    other = pool.empty(ROWS, DIM, torch.float32)
+    assert other.data_ptr() != address
+    other.fill_(4)
+    assert view.unique().tolist() == [3]
+    del view
+    gc.collect()
+    assert pool.empty(ROWS, DIM, torch.float32).data_ptr() == address
+
+
+def test_shapes_dtypes_and_small_tensors():
+    pool = BufferPool(keep=1)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.int64):
+        for rows in (0, 1, 5, 3_000):
+            tensor = pool.empty(rows, 700, dtype)
+            assert tensor.shape == (rows, 700)
+            assert tensor.dtype == dtype
+            assert tensor.is_contiguous()
+            tensor.zero_()
+
+
+def test_keeps_no_more_than_told_and_counts_what_is_lent():
+    pool = BufferPool(keep=1)
+    tensors = [pool.empty(ROWS, DIM, torch.float32) for _ in range(5)]
+    assert pool.lent_bytes >= 5 * tensors[0].nbytes
+    peak = pool.peak_bytes
+    tensors.clear()
+    assert pool.lent_bytes == 0
+    again = [pool.empty(ROWS, DIM, torch.float32) for _ in range(2)]
+    assert pool.peak_bytes == peak
+    assert again[0].data_ptr() != again[1].data_ptr()
+
+
+def test_a_larger_batch_replaces_a_buffer_that_became_too_small():
+    pool = BufferPool(keep=1)
+    pool.empty(ROWS, DIM, torch.float32)
+    large = pool.empty(4 * ROWS, DIM, torch.float32)
+    address = large.data_ptr()
+    del large
+    assert pool.empty(4 * ROWS - 5, DIM, torch.float32).data_ptr() == address
