@@ -19,6 +19,10 @@ class PendingRows(Protocol):
         """Return when the rows are in place; raise what went wrong."""
         ...
 
+    def cancel(self) -> object:
+        """Give up; nothing is written any more when this returns."""
+        ...
+
 
 class RowSource(Protocol):
     """What the tiers need of a reader (``gids.storage.RowReader``)."""

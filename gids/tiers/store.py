@@ -35,6 +35,12 @@ class PendingGroup:
             self._read.wait()
             self._read = None
 
+    def cancel(self) -> None:
+        """Read no more: :meth:`wait` raises unless all rows had arrived. From any thread; returns when it has ended."""
+        read = self._read
+        if read is not None:
+            read.cancel()
+
     @property
     def finished(self) -> bool:
         """Whether every batch was gathered."""
