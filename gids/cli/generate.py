@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dim", type=int, default=128, help="values in a feature row (default 128)")
     parser.add_argument("--dtype", default="float32", help="float16, bfloat16, float32 (default) or float64")
     parser.add_argument("--classes", type=int, default=16, help="classes of labels (default 16)")
-    parser.add_argument("--signal", type=float, default=1.0, help="length of class centroids, noise is 1 (default 1)")
+    parser.add_argument("--signal", type=float, default=1.5, help="length of class centroids, noise is 1 (default 1.5)")
     parser.add_argument("--train", type=float, default=0.1, help="share of nodes to train on (default 0.1)")
     parser.add_argument("--val", type=float, default=0.05, help="share of nodes to validate on (default 0.05)")
     parser.add_argument("--test", type=float, default=0.05, help="share of nodes to test on (default 0.05)")

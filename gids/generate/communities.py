@@ -22,7 +22,7 @@ def communities(
     dim: int = 128,
     num_classes: int = 16,
     homophily: float = 0.6,
-    signal: float = 1.0,
+    signal: float = 1.5,
     skew: int = 3,
     dtype: str = "float32",
     train: float = 0.1,

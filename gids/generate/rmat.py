@@ -28,7 +28,7 @@ def rmat(
     scatter: bool = True,
     dim: int = 128,
     num_classes: int = 16,
-    signal: float = 1.0,
+    signal: float = 1.5,
     dtype: str = "float32",
     train: float = 0.1,
     val: float = 0.05,
