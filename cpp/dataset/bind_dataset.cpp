@@ -2,6 +2,7 @@
 #include "bind.hpp"
 #include "dataset/checksum.hpp"
 #include "dataset/generate.hpp"
+#include "dataset/group.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -18,9 +19,23 @@ NodeRange range(int64_t begin, const ConstVector<int64_t>& offsets) {
     return {begin, begin + static_cast<int64_t>(offsets.size()) - 1};
 }
 
+template <class Key>
+void bind_group_by_key(nb::module_& m) {
+    m.def(
+        "group_by_key",
+        [](ConstVector<Key> keys, Vector<int64_t> offsets, Vector<int64_t> order) {
+            group_by_key(keys.data(), static_cast<int64_t>(keys.size()), static_cast<int64_t>(offsets.size()) - 1,
+                         offsets.data(), order.data());
+        },
+        "keys"_a, "offsets"_a, "order"_a, Release(),
+        "Counting sort: fill offsets of groups and the order of positions.");
+}
+
 }  // namespace
 
 void bind_dataset(nb::module_& m) {
+    bind_group_by_key<int32_t>(m);
+    bind_group_by_key<int64_t>(m);
     m.def(
         "row_sums",
         [](ConstVector<uint8_t> data, int64_t row_bytes, int64_t chunk_rows, Vector<uint64_t> sums, ThreadPool& pool) {

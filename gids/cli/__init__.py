@@ -14,6 +14,7 @@ COMMANDS: dict[str, str] = {
     "report": "make one self-contained HTML page of a run",
     "generate": "make a synthetic dataset: planted communities or R-MAT",
     "info": "show what a dataset holds",
+    "verify": "check every row of a dataset against its checksums",
 }
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130

@@ -35,7 +35,6 @@ def _table(stored: StoredTable) -> dict[str, Any]:
         "bytes": table.total_bytes,
         "row_stride": table.row_stride,
         "files": [str(stripe.path) for stripe in table.stripes],
-        "checksums": stored.checksums is not None,
     }
 
 

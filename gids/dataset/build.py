@@ -14,7 +14,9 @@ from urllib.parse import quote
 
 from gids import _native
 from gids.dataset import manifest as manifests
+from gids.dataset.in_place import RowFile, reference
 from gids.dataset.journal import JOURNAL, LOCK, Journal, sync_directory
+from gids.dataset.manifest import StoredTable
 from gids.dataset.table_writer import Check, Progress, TableWriter, dtype_name
 from gids.errors import ConfigError, DatasetError
 
@@ -119,6 +121,10 @@ class Build:
         )
         self.tables[key] = writer
         return writer
+
+    def reference(self, file: RowFile, key: str, name: str) -> StoredTable:
+        """Make a file elsewhere a table of this dataset."""
+        return reference(file, key, name, self.partial, self._progress, self.pool)
 
     def _files(self, key: str, layout: Layout) -> list[Path]:
         if layout.on_stripe_dirs and self._stripe_dirs:

@@ -146,7 +146,7 @@ class Dataset:
         return list(self._edge(etype).features)
 
     def edge_feature_table(self, etype: EdgeType | None = None, name: str = "feat") -> RowTable:
-        """Feature rows of an edge type, in the order of :meth:`indices_table`."""
+        """Feature rows of an edge type, indexed by edge id."""
         return _named(self._edge(etype).features, name, f"edge type {self._edge_type(etype)!r}")
 
     def labels(self, ntype: str | None = None) -> torch.Tensor | None:

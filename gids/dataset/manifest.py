@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from gids.errors import ConfigError, DatasetError
 from gids.table import RowTable, Stripe
 
@@ -17,6 +19,14 @@ VERSION = 1
 MANIFEST = "manifest.json"
 
 EdgeType = tuple[str, str, str]
+
+
+def stripe_row_counts(num_rows: int, stripe_rows: int, num_stripes: int) -> list[int]:
+    """Rows that every stripe holds when units of ``stripe_rows`` rows take turns."""
+    units, rest = divmod(num_rows, stripe_rows)
+    counts = [(units // num_stripes + (i < units % num_stripes)) * stripe_rows for i in range(num_stripes)]
+    counts[units % num_stripes] += rest
+    return counts
 
 
 @dataclass(frozen=True)
@@ -30,11 +40,11 @@ class ChecksumFile:
 
 @dataclass(frozen=True)
 class StoredTable:
-    """A table, the size that each of its files must have, and its checksums (None where the writer was told to skip)."""
+    """A table, the size that each of its files must have, and its checksums."""
 
     table: RowTable
     file_bytes: tuple[int, ...]
-    checksums: ChecksumFile | None
+    checksums: ChecksumFile
 
 
 @dataclass
@@ -93,7 +103,7 @@ def _table_json(stored: StoredTable, root: Path) -> dict[str, Any]:
         }
         for stripe, size in zip(table.stripes, stored.file_bytes, strict=True)
     ]
-    result: dict[str, Any] = {
+    return {
         "name": table.name,
         "dtype": table.dtype,
         "dim": table.dim,
@@ -101,10 +111,8 @@ def _table_json(stored: StoredTable, root: Path) -> dict[str, Any]:
         "row_stride": table.row_stride,
         "stripe_rows": table.stripe_rows,
         "stripes": stripes,
+        "checksums": {"algorithm": "xxh3_64+rowsums", **vars(stored.checksums)},
     }
-    if stored.checksums is not None:
-        result["checksums"] = {"algorithm": "xxh3_64+rowsums", **vars(stored.checksums)}
-    return result
 
 
 def dump(manifest: Manifest, root: Path) -> str:
@@ -144,7 +152,12 @@ def dump(manifest: Manifest, root: Path) -> str:
             for etype, edge in manifest.edges.items()
         ],
     }
-    return json.dumps(document, indent=1) + "\n"
+    return json.dumps({"digest": _digest(document), **document}, indent=1) + "\n"
+
+
+def _digest(document: dict[str, Any]) -> str:
+    """XXH3-128 of a manifest without its digest, however it is spaced."""
+    return str(xxhash.xxh3_128_hexdigest(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()))
 
 
 def _parse_table(document: dict[str, Any], root: Path) -> StoredTable:
@@ -158,8 +171,8 @@ def _parse_table(document: dict[str, Any], root: Path) -> StoredTable:
         stripes=stripes,
         stripe_rows=int(document["stripe_rows"]),
     )
-    checksums = document.get("checksums")
-    file = None if checksums is None else ChecksumFile(checksums["path"], checksums["chunk_rows"], checksums["digest"])
+    checksums = document["checksums"]
+    file = ChecksumFile(checksums["path"], int(checksums["chunk_rows"]), checksums["digest"])
     return StoredTable(table, tuple(int(s["file_bytes"]) for s in document["stripes"]), file)
 
 
@@ -179,6 +192,8 @@ def parse(text: str, root: Path) -> Manifest:
         raise DatasetError(
             f"{path} has format version {version}, this gids reads up to {VERSION}: upgrade gids to open it"
         )
+    if document.pop("digest", None) != _digest(document):
+        raise DatasetError(f"{path} was changed or damaged after it was written: its digest does not match")
 
     def tables(entries: dict[str, Any]) -> dict[str, StoredTable]:
         return {name: _parse_table(entry, root) for name, entry in entries.items()}
@@ -219,6 +234,10 @@ def parse(text: str, root: Path) -> Manifest:
 
 def _check(manifest: Manifest, path: Path) -> None:
     """Check what no single table can know: counts that must agree between tables."""
+    for table in (stored.table for stored in manifest.tables()):
+        counts = stripe_row_counts(table.num_rows, table.stripe_rows, len(table.stripes))
+        if [stripe.num_rows for stripe in table.stripes] != counts:
+            raise DatasetError(f"stripes of {table.name} in {path} must have {counts} rows")
 
     def rule(stored: StoredTable | None, num_rows: int) -> None:
         if stored is not None and stored.table.num_rows != num_rows:
@@ -232,8 +251,11 @@ def _check(manifest: Manifest, path: Path) -> None:
             if ntype not in manifest.nodes:
                 raise DatasetError(f"edge type {relation!r} in {path} names node type {ntype!r}, which is not stored")
         rule(edge.indptr, manifest.nodes[destination].num_nodes + 1)
-        for stored in (edge.indices, edge.weights, edge.edge_ids, *edge.features.values()):
+        for stored in (edge.indices, edge.weights, edge.edge_ids):
             rule(stored, edge.num_edges)
+        if edge.edge_ids is None:
+            for stored in edge.features.values():
+                rule(stored, edge.num_edges)
         if edge.indptr.table.dtype != "int64" or len(edge.indptr.table.stripes) != 1:
             raise DatasetError(f"{edge.indptr.table.name} in {path} must be int64 in one file")
         if edge.indices.table.dtype not in ("int32", "int64"):

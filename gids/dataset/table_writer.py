@@ -15,7 +15,7 @@ import torch
 from gids import _native
 from gids.dataset import checksum
 from gids.dataset.journal import Journal
-from gids.dataset.manifest import ChecksumFile, StoredTable
+from gids.dataset.manifest import ChecksumFile, StoredTable, stripe_row_counts
 from gids.dataset.rows import pieces
 from gids.errors import ConfigError, DatasetError
 from gids.table import DTYPES, RowTable, Stripe
@@ -51,14 +51,6 @@ def row_bytes_of(rows: Rows, dtype: str, dim: int, name: str) -> np.ndarray:
         native = rows if rows.dtype.isnative else rows.astype(rows.dtype.newbyteorder("="))
         flat = np.ascontiguousarray(native).reshape(-1).view(np.uint8)
     return flat.reshape(len(rows), dim * item_bytes)
-
-
-def stripe_row_counts(num_rows: int, stripe_rows: int, num_stripes: int) -> list[int]:
-    """Rows that every stripe holds when units of ``stripe_rows`` rows take turns."""
-    units, rest = divmod(num_rows, stripe_rows)
-    counts = [(units // num_stripes + (i < units % num_stripes)) * stripe_rows for i in range(num_stripes)]
-    counts[units % num_stripes] += rest
-    return counts
 
 
 class TableWriter:

@@ -17,6 +17,7 @@ from gids import _native
 from gids.dataset import manifest as manifests
 from gids.dataset.build import Build, Layout, safe_name
 from gids.dataset.dataset import EDGE, NODE, Dataset, check_indptr
+from gids.dataset.in_place import RowFile
 from gids.dataset.journal import Journal
 from gids.dataset.manifest import EdgeEntry, EdgeType, Manifest, NodeEntry, StoredTable
 from gids.dataset.table_writer import Check, Progress, Rows, TableWriter, dtype_name
@@ -133,7 +134,7 @@ class DatasetWriter:
             Bytes from row to row, e.g. 4096 to align rows with pages; no padding by default.
         """
         node = self._node(ntype)
-        key = f"nodes/{safe_name(ntype)}/features/{safe_name(name)}"
+        key = _feature_key(ntype, name)
         layout = Layout(stripes or 1, stripe_rows, row_stride, on_stripe_dirs=True)
         writer = self._build.table(key, f"{ntype}/{name}", dtype, dim, node.num_nodes, layout)
         self._assign.append((writer, lambda stored: node.features.__setitem__(name, stored)))
@@ -143,6 +144,16 @@ class DatasetWriter:
         """Add a whole feature table, ``[num_nodes, dim]``; a memory-mapped array is copied piece by piece."""
         _expect_rows(rows, self.num_nodes(ntype), f"{ntype}/{name}")
         copy_rows(rows, self.features(dtype_name(rows.dtype), _width(rows), ntype, name, **layout))
+
+    def reference_features(self, file: RowFile, ntype: str = NODE, name: str = "feat") -> None:
+        """Use a feature file where it is (see :func:`gids.dataset.npy_header` and :func:`gids.dataset.raw_rows`).
+
+        The file is read once for checksums, and must neither move nor change afterwards.
+        """
+        node = self._node(ntype)
+        if file.num_rows != node.num_nodes:
+            raise ConfigError(f"{ntype}/{name} must have {node.num_nodes} rows (got {file.num_rows} in {file.path})")
+        node.features[name] = self._build.reference(file, _feature_key(ntype, name), f"{ntype}/{name}")
 
     def labels(
         self, dtype: str = "int64", ntype: str = NODE, dim: int = 1, num_classes: int | None = None
@@ -242,14 +253,21 @@ class DatasetWriter:
         etype: EdgeType = EDGE,
         name: str = "feat",
         *,
+        num_rows: int | None = None,
         stripes: int | None = None,
         stripe_rows: int | None = None,
         row_stride: int | None = None,
     ) -> TableWriter:
-        """Begin a feature table of an edge type, after its indices: row ``i`` belongs to the edge with id ``i``."""
+        """Begin a feature table of an edge type, after its indices: row ``i`` belongs to the edges with id ``i``.
+
+        ``num_rows`` is the number of edges unless edge ids are stored (several edges may share an id).
+        """
         key = f"edges/{_edge_dir(etype)}/features/{safe_name(name)}"
         layout = Layout(stripes or 1, stripe_rows, row_stride, on_stripe_dirs=True)
-        writer = self._build.table(key, f"{':'.join(etype)}/{name}", dtype, dim, self._edges(etype), layout)
+        rows = self._edges(etype) if num_rows is None else num_rows
+        if rows != self._edges(etype) and "edge_ids" not in self._topology[etype]:
+            raise ConfigError(f"{':'.join(etype)}/{name} must have {self._edges(etype)} rows, or edge ids (got {rows})")
+        writer = self._build.table(key, f"{':'.join(etype)}/{name}", dtype, dim, rows, layout)
         self._edge_features.setdefault(etype, {})[name] = writer
         return writer
 
@@ -343,6 +361,10 @@ def _expect_rows(rows: Rows, num_rows: int, name: str) -> None:
         raise ConfigError(f"{name} must have {num_rows} rows (got shape {list(rows.shape)})")
 
 
+def _feature_key(ntype: str, name: str) -> str:
+    return f"nodes/{safe_name(ntype)}/features/{safe_name(name)}"
+
+
 def _edge_dir(etype: EdgeType) -> str:
     return ",".join(safe_name(part) for part in etype)
 
@@ -352,8 +374,7 @@ def _identity(manifest: Manifest) -> str:
 
     def content(stored: StoredTable) -> list[Any]:
         table = stored.table
-        fingerprint = stored.checksums.digest if stored.checksums else list(stored.file_bytes)
-        return [table.name, table.dtype, table.dim, table.num_rows, fingerprint]
+        return [table.name, table.dtype, table.dim, table.num_rows, stored.checksums.digest]
 
     counts = [[ntype, node.num_nodes, node.num_classes] for ntype, node in manifest.nodes.items()]
     document = [counts, [content(stored) for stored in manifest.tables()]]

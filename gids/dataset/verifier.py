@@ -1,0 +1,118 @@
+"""Read a whole dataset and compare it with its checksums and its own rules."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gids import _native
+from gids.dataset import checksum
+from gids.dataset.dataset import Dataset, check_indptr
+from gids.dataset.manifest import StoredTable
+from gids.dataset.rows import blocks, read_rows
+from gids.dataset.table_writer import Progress
+from gids.errors import DatasetError
+from gids.table import RowTable
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong in a dataset.
+
+    Attributes
+    ----------
+    table : str
+        Name of the table, e.g. ``"paper/feat"``.
+    first_row, last_row : int
+        Rows concerned, both included; equal where the damaged row is known exactly.
+    message : str
+        What is wrong, for people.
+    """
+
+    table: str
+    first_row: int
+    last_row: int
+    message: str
+
+
+def verify(dataset: Dataset, progress: Progress | None = None) -> list[Problem]:
+    """Check every row of a dataset against its checksums, and ids and offsets against their bounds.
+
+    Damage within one row is pinned to that row, otherwise to a range of about 64 KiB.
+    """
+    pool = _native.ThreadPool(len(os.sched_getaffinity(0)), "gids-verify")
+    problems: list[Problem] = []
+    for stored in dataset.manifest.tables():
+        problems.extend(_check_table(stored, dataset.path, progress, pool))
+    damaged = {problem.table for problem in problems}
+    # Damaged bytes break rules too; once is enough.
+    problems.extend(problem for problem in _check_rules(dataset) if problem.table not in damaged)
+    return problems
+
+
+def _check_table(
+    stored: StoredTable, root: Path, progress: Progress | None, pool: _native.ThreadPool
+) -> Iterator[Problem]:
+    table, file = stored.table, stored.checksums
+    path = root / file.path
+    expected = -(-table.num_rows // file.chunk_rows) * checksum.RECORD.itemsize
+    if not path.exists() or path.stat().st_size != expected or checksum.file_digest(path) != file.digest:
+        message = f"checksums of {table.name} in {path} are missing or damaged: its rows cannot be checked"
+        yield Problem(table.name, 0, max(table.num_rows - 1, 0), message)
+        return
+    records = np.fromfile(path, checksum.RECORD)
+    for begin, end in blocks(table, file.chunk_rows):
+        actual = checksum.chunk_records(read_rows(table, begin, end), file.chunk_rows, pool)
+        first = begin // file.chunk_rows
+        stored_records = records[first : first + len(actual)]
+        for chunk in np.flatnonzero(stored_records["hash"] != actual["hash"]):
+            low = begin + int(chunk) * file.chunk_rows
+            high = min(low + file.chunk_rows, table.num_rows)
+            row = checksum.damaged_row(stored_records[chunk], actual[chunk], high - low)
+            yield _damage(table, low, high) if row is None else _damage(table, low + row, low + row + 1)
+        if progress is not None:
+            progress(table.name, end * table.row_bytes, table.total_bytes)
+
+
+def _damage(table: RowTable, begin: int, end: int) -> Problem:
+    stripe, offset = table.locate(begin)
+    where = f"row {begin}" if end == begin + 1 else f"rows {begin} to {end - 1}"
+    place = f"{table.stripes[stripe].path}, offset {offset}"
+    return Problem(table.name, begin, end - 1, f"{table.name} is damaged in {where} ({place})")
+
+
+def _check_rules(dataset: Dataset) -> Iterator[Problem]:
+    manifest = dataset.manifest
+    for node in manifest.nodes.values():
+        for split in node.splits.values():
+            yield from _check_ids(split.table, 0, node.num_nodes)
+        if node.labels is not None and node.num_classes is not None and "int" in node.labels.table.dtype:
+            yield from _check_ids(node.labels.table, -1, node.num_classes)
+    for (source, _, _), edge in manifest.edges.items():
+        offsets = edge.indptr.table
+        array = np.memmap(
+            offsets.stripes[0].path, np.int64, "r", offset=offsets.stripes[0].data_offset, shape=(offsets.num_rows,)
+        )
+        try:
+            check_indptr(array, edge.num_edges, offsets.name)
+        except DatasetError as error:
+            yield Problem(offsets.name, 0, offsets.num_rows - 1, str(error))
+        yield from _check_ids(edge.indices.table, 0, manifest.nodes[source].num_nodes)
+        if edge.edge_ids is not None and edge.features:
+            rows = min(feature.table.num_rows for feature in edge.features.values())
+            yield from _check_ids(edge.edge_ids.table, 0, rows)
+
+
+def _check_ids(table: RowTable, low: int, high: int) -> Iterator[Problem]:
+    for begin, end in blocks(table):
+        values = read_rows(table, begin, end).reshape(-1).view(table.dtype)
+        bad = np.flatnonzero((values < low) | (values >= high))
+        if len(bad):
+            row = begin + int(bad[0])
+            message = f"{table.name} must be in [{low}, {high}) (got {int(values[bad[0]])} at row {row})"
+            yield Problem(table.name, row, row, message)
+            return
