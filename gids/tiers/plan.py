@@ -209,7 +209,7 @@ class Planner:
             for b, (location, counts) in enumerate(zip(locations, counters, strict=True))
         )
         plan = GroupPlan(torch.from_numpy(disk), planned, self._number, self._generation, self.capacity, self.host_rows)
-        self._number += 1
+        self._number += 1 if planned else 0  # there is nothing to gather of an empty group
         return plan
 
     def _observe(self, future: list[Tensor]) -> None:
