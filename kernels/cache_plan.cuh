@@ -31,6 +31,7 @@ GIDS_DEVICE int64_t classify_row(const Tiers& tiers, SlotState* slots, int64_t r
     const int64_t slot = tiers.capacity > 0 ? tiers.cached.find(row) : kNoValue;
     if (slot != kNoValue) {
         slots[slot].last = batch;
+        ++slots[slot].uses;
         if (next >= group_end) slots[slot].next = next;
         return slot;
     }

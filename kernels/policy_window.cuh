@@ -5,16 +5,28 @@
 
 namespace gids {
 
+// Rows with no use in the window are ranked by how often they were used: 4 levels to a doubling, 0 is the rarest.
+constexpr uint32_t kUseLevels = 128;
+
+GIDS_DEVICE uint32_t use_level(uint32_t uses) {
+    if (uses < 4) return uses;
+    uint32_t top = 31;
+    while (!(uses >> top)) --top;
+    return 4 * (top - 1) + ((uses >> (top - 2)) & 3u);
+}
+
 struct WindowPolicy {
     uint32_t group_end;  // first batch after the group
     uint32_t ahead;      // batches known after the group; belady knows the superbatch
 
-    GIDS_DEVICE uint32_t classes() const { return ahead + 1; }
-    GIDS_DEVICE uint32_t resident(SlotState s, int64_t) const { return distance(s); }
-    GIDS_DEVICE uint32_t miss(SlotState s, int64_t) const { return distance(s); }
+    GIDS_DEVICE uint32_t classes() const { return ahead + kUseLevels; }
+    GIDS_DEVICE uint32_t resident(SlotState s, int64_t) const { return rank(s); }
+    GIDS_DEVICE uint32_t miss(SlotState s, int64_t) const { return rank(s); }
 
 private:
-    GIDS_DEVICE uint32_t distance(SlotState s) const { return s.next == kNever ? ahead : s.next - group_end; }
+    GIDS_DEVICE uint32_t rank(SlotState s) const {
+        return s.next != kNever ? s.next - group_end : ahead + (kUseLevels - 1 - use_level(s.uses));
+    }
 };
 
 }  // namespace gids

@@ -46,7 +46,7 @@ void Planner::set_host(RowMap rows, int64_t count) {
 void Planner::reset() {
     cached_.clear(options_.capacity + options_.capacity / 4);
     row_of_.assign(options_.capacity, kNoRow);
-    slots_.assign(options_.capacity, SlotState{kNever, kFree});
+    slots_.assign(options_.capacity, SlotState{kNever, kFree, 0});
     sieve_.clear();
     forget_window();
 }
@@ -163,7 +163,9 @@ void Planner::find_duplicates(ThreadPool& pool, std::vector<RowAt>& misses,
             ++(first ? counters[b].disk : counters[b].duplicates);
             if (j + 1 == n || misses[j + 1].row != row) {  // the row's last use in the group
                 const uint32_t next = uses_.empty() ? kNever : uses_[b][at - begins[b]];
-                states[position] = {next, first_ + static_cast<uint32_t>(b)};
+                int64_t head = j;
+                while (head > 0 && misses[head - 1].row == row) --head;
+                states[position] = {next, first_ + static_cast<uint32_t>(b), static_cast<uint32_t>(j - head + 1)};
             }
         }
     });
