@@ -6,6 +6,7 @@
 #include "bind.hpp"
 #include "errors.hpp"
 #include "tiers/gather.hpp"
+#include "tiers/pagerank.hpp"
 #include "tiers/planner.hpp"
 
 namespace nb = nanobind;
@@ -101,6 +102,17 @@ void admit(ThreadPool& pool, const Bytes& cache, const ConstVector<int64_t>& slo
     admit_rows(pool, cache.data(), span_of(slot), group.data(), span_of(position), row_bytes);
 }
 
+template <class Index>
+void push(ThreadPool& pool, const ConstVector<int64_t>& indptr, const ConstVector<uint64_t>& rank,
+          const ConstVector<Index>& sources, int64_t first, uint64_t relations, const Vector<uint64_t>& received) {
+    push_ranks<Index>(pool, span_of(indptr), span_of(rank), span_of(sources), first, relations, span_of(received));
+}
+
+void damp(ThreadPool& pool, const Vector<uint64_t>& received, const ConstVector<uint64_t>& restart, uint32_t damping,
+          const Vector<uint64_t>& rank) {
+    damp_ranks(pool, span_of(received), span_of(restart), damping, span_of(rank));
+}
+
 }  // namespace
 
 void bind_tiers(nb::module_& m) {
@@ -150,6 +162,12 @@ void bind_tiers(nb::module_& m) {
     m.def("gather_rows", &gather, "pool"_a, "cache"_a, "host"_a, "group"_a, "location"_a, "out"_a, "to"_a, "from_"_a,
           "dim"_a, "row_bytes"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("admit_rows", &admit, "pool"_a, "cache"_a, "slot"_a, "group"_a, "position"_a, "row_bytes"_a,
+          nb::call_guard<nb::gil_scoped_release>());
+    m.def("push_ranks", &push<int32_t>, "pool"_a, "indptr"_a, "rank"_a, "sources"_a, "first"_a, "relations"_a,
+          "received"_a, nb::call_guard<nb::gil_scoped_release>());
+    m.def("push_ranks", &push<int64_t>, "pool"_a, "indptr"_a, "rank"_a, "sources"_a, "first"_a, "relations"_a,
+          "received"_a, nb::call_guard<nb::gil_scoped_release>());
+    m.def("damp_ranks", &damp, "pool"_a, "received"_a, "restart"_a, "damping"_a, "rank"_a,
           nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -3,6 +3,7 @@
 from gids.tiers.host_buffer import HostBuffer, HostRows
 from gids.tiers.plan import BatchPlan, Counters, GroupPlan, Planner, Source
 from gids.tiers.policies import POLICIES, Policy, parse_policy
+from gids.tiers.rank import Ranking, count_accesses, rank_nodes, reverse_pagerank, top_edges, top_rows
 from gids.tiers.store import FeatureStore, PendingGroup
 
 __all__ = [
@@ -16,6 +17,12 @@ __all__ = [
     "PendingGroup",
     "Planner",
     "Policy",
+    "Ranking",
     "Source",
+    "count_accesses",
     "parse_policy",
+    "rank_nodes",
+    "reverse_pagerank",
+    "top_edges",
+    "top_rows",
 ]

@@ -1,0 +1,274 @@
+"""Which rows deserve the host buffer: reverse PageRank from the training nodes, degree, counted accesses, own scores."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gids._native import ThreadPool, damp_ranks, push_ranks
+from gids.dataset.rows import read_rows
+from gids.errors import ConfigError
+from gids.table import RowTable
+
+EdgeType = tuple[str, str, str]
+Scores = NDArray[np.uint64]
+
+RANK_UNIT = 1 << 62  # kRankUnit of kernels/pagerank.cuh: all rank together
+DAMPING_UNIT = 1 << 16
+EDGES_IN_CHUNK = 1 << 23  # 64 MiB of int64 neighbour ids; two chunks are in memory at a time
+
+
+class Graph(Protocol):
+    """What ranking needs of a dataset; :class:`gids.Dataset` has it."""
+
+    @property
+    def node_types(self) -> Sequence[str]:
+        """Node types in order."""
+
+    @property
+    def edge_types(self) -> Sequence[EdgeType]:
+        """Edge types in order."""
+
+    @property
+    def id(self) -> str:
+        """Identity of the contents."""
+
+    @property
+    def scratch_dir(self) -> Path:
+        """Where derived files go."""
+
+    def num_nodes(self, ntype: str | None = None) -> int:
+        """Count the nodes of one type."""
+
+    def indptr(self, etype: EdgeType) -> NDArray[np.int64]:
+        """Give the offsets of the in-edges."""
+
+    def indices_table(self, etype: EdgeType) -> RowTable:
+        """Say where the source nodes of the in-edges are."""
+
+
+class Ranking(enum.Enum):
+    """How rows are ranked."""
+
+    PAGERANK = "pagerank"  # weighted reverse PageRank from the training nodes
+    DEGREE = "degree"  # edges that a node is the source of: how often a full neighbourhood contains it
+
+
+def reverse_pagerank(
+    graph: Graph,
+    train: Mapping[str, Tensor],
+    *,
+    damping: float = 0.85,
+    rounds: int = 5,
+    pool: ThreadPool | None = None,
+) -> dict[str, Scores]:
+    """Rank nodes by weighted reverse PageRank: rank starts at the training nodes and flows against the edges.
+
+    Neighbour lists are streamed from disk once a round; memory is three numbers a node.
+
+    Parameters
+    ----------
+    graph : Graph
+        A dataset.
+    train : mapping of node type to Tensor[int64]
+        Where the rank starts, in equal parts; a node named twice counts twice.
+    damping : float
+        Share of a node's rank that flows on, in [0, 1].
+    rounds : int
+        Steps that rank can flow; sampling reaches no farther than it has layers.
+    pool : ThreadPool, optional
+        Threads.
+
+    Returns
+    -------
+    dict of str to uint64[nodes]
+        Fixed point, all together about ``RANK_UNIT``. The same bits for any number of threads.
+    """
+    if not 0 <= damping <= 1:
+        raise ConfigError(f"damping must be in [0, 1] (got {damping})")
+    if rounds < 0:
+        raise ConfigError(f"rounds must not be negative (got {rounds})")
+    unknown = set(train) - set(graph.node_types)
+    if unknown:
+        raise ConfigError(f"node types of train must be among {list(graph.node_types)} (got {sorted(unknown)})")
+    starts = sum(len(nodes) for nodes in train.values())
+    if starts == 0:
+        raise ConfigError("train must name at least one node (got none)")
+    pool = pool or ThreadPool(len(os.sched_getaffinity(0)), "gids-rank")
+    kept = round(damping * DAMPING_UNIT)
+    restart = {ntype: np.zeros(graph.num_nodes(ntype), np.uint64) for ntype in graph.node_types}
+    for ntype, nodes in train.items():
+        if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < graph.num_nodes(ntype):
+            raise ConfigError(
+                f"train nodes of {ntype} must be in [0, {graph.num_nodes(ntype)}) (got {int(nodes.min())} to {int(nodes.max())})"
+            )
+        np.add.at(restart[ntype], nodes.numpy(), np.uint64(RANK_UNIT // starts))
+    rank = {ntype: start.copy() for ntype, start in restart.items()}
+    for start in restart.values():  # from now on the part that restarts in every round
+        start >>= np.uint64(16)
+        start *= np.uint64(DAMPING_UNIT - kept)
+    received = {ntype: np.zeros_like(start) for ntype, start in restart.items()}
+    into = [destination for _, _, destination in graph.edge_types]
+    for _ in range(rounds):
+        for etype in graph.edge_types:
+            source, _, destination = etype
+            indptr = np.ascontiguousarray(graph.indptr(etype))
+            for first, sources in stream_edges(graph.indices_table(etype)):
+                push_ranks(pool, indptr, rank[destination], sources, first, into.count(destination), received[source])
+        for ntype in graph.node_types:
+            damp_ranks(pool, received[ntype], restart[ntype], kept, rank[ntype])
+    return rank
+
+
+def stream_edges(table: RowTable) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Give a neighbour list chunk by chunk as (first position, ids); the next chunk is read meanwhile."""
+
+    def read(begin: int) -> NDArray[Any]:
+        end = min(begin + EDGES_IN_CHUNK, table.num_rows)
+        return read_rows(table, begin, end).reshape(-1).view(np.dtype(table.dtype))
+
+    begins = range(0, table.num_rows, EDGES_IN_CHUNK)
+    with ThreadPoolExecutor(1, "gids-rank-read") as executor:
+        coming = executor.submit(read, 0) if begins else None
+        for begin in begins:
+            assert coming is not None
+            chunk = coming.result()
+            after = begin + EDGES_IN_CHUNK
+            coming = executor.submit(read, after) if after < table.num_rows else None
+            yield begin, chunk
+
+
+def source_degrees(graph: Graph) -> dict[str, Scores]:
+    """Count, for every node, the edges that it is the source of; neighbour lists are streamed."""
+    degrees = {ntype: np.zeros(graph.num_nodes(ntype), np.uint64) for ntype in graph.node_types}
+    for etype in graph.edge_types:
+        counts = degrees[etype[0]]
+        for _, sources in stream_edges(graph.indices_table(etype)):
+            np.add.at(counts, sources, np.uint64(1))
+    return degrees
+
+
+def count_accesses(batches: Iterable[Tensor], num_rows: int) -> Scores:
+    """Count how many batches of a profile ask for each row."""
+    counts = np.zeros(num_rows, np.uint64)
+    for rows in batches:
+        counts[rows.numpy()] += np.uint64(1)
+    return counts
+
+
+def top_rows(scores: Tensor | NDArray[Any], count: int) -> Tensor:
+    """Give the ``count`` rows of the highest scores, ascending by row; ties go to the lower row. Rows of score 0 stay out.
+
+    Parameters
+    ----------
+    scores : array of numbers [rows]
+        A ranking, or a user's own scores; not negative, no NaN.
+    count : int
+        At most as many rows are given.
+    """
+    values = scores.numpy() if isinstance(scores, Tensor) else np.asarray(scores)
+    if values.ndim != 1 or values.dtype.kind not in "iuf":
+        raise ConfigError(f"scores must be a 1-dimensional array of numbers (got {values.dtype}, {values.shape})")
+    if count < 0:
+        raise ConfigError(f"count must not be negative (got {count})")
+    if len(values) and not values.min() >= 0:
+        raise ConfigError(f"scores must not be negative or NaN (got {values.min()})")
+    positive = np.flatnonzero(values)
+    if count == 0 or len(positive) <= count:
+        return torch.from_numpy(positive[: count if count == 0 else None].astype(np.int64))
+    limit = np.partition(values, len(values) - count)[len(values) - count]
+    above = np.flatnonzero(values > limit)
+    ties = np.flatnonzero(values == limit)[: count - len(above)]
+    return torch.from_numpy(np.sort(np.concatenate([above, ties])).astype(np.int64))
+
+
+def top_edges(node_scores: Tensor | NDArray[Any], indptr: NDArray[np.int64], count: int) -> Tensor:
+    """Give up to ``count`` edge positions that sampling is most likely to take, for a buffer of edge features.
+
+    An edge is taken about as often as its destination is expanded, divided by the destination's in-degree: whole
+    neighbourhoods enter in that order.
+
+    Parameters
+    ----------
+    node_scores : array of numbers [nodes]
+        Ranking of the destination nodes.
+    indptr : int64[nodes + 1]
+        Offsets of their in-edges.
+    count : int
+        At most as many positions are given, ascending.
+    """
+    values = node_scores.numpy() if isinstance(node_scores, Tensor) else np.asarray(node_scores)
+    degrees = np.diff(indptr)
+    nodes = np.flatnonzero((degrees > 0) & (values > 0))
+    order = nodes[np.argsort(-(values[nodes] / degrees[nodes]), kind="stable")]
+    fitting = int(np.searchsorted(np.cumsum(degrees[order]), count, side="right"))
+    chosen = np.sort(order[:fitting])
+    lengths = degrees[chosen]
+    offsets = np.repeat(indptr[chosen] - np.concatenate([[0], np.cumsum(lengths)[:-1]]) if len(chosen) else [], lengths)
+    return torch.from_numpy((offsets + np.arange(len(offsets))).astype(np.int64))
+
+
+def rank_nodes(
+    graph: Graph,
+    train: Mapping[str, Tensor] | None = None,
+    *,
+    by: Ranking | str = Ranking.PAGERANK,
+    damping: float = 0.85,
+    rounds: int = 5,
+    pool: ThreadPool | None = None,
+) -> dict[str, NDArray[np.uint64]]:
+    """Give a ranking of all nodes, from a file beside the dataset where it was computed before.
+
+    Parameters
+    ----------
+    graph : Graph
+        A dataset; the file is in its ``scratch_dir`` and named after everything that the ranking depends on.
+    train : mapping of node type to Tensor[int64], optional
+        Training nodes, for ``pagerank``.
+    by : Ranking or str
+        ``"pagerank"`` or ``"degree"``.
+    damping, rounds, pool
+        As for :func:`reverse_pagerank`.
+
+    Returns
+    -------
+    dict of str to uint64[nodes]
+        Memory-mapped, read-only.
+    """
+    by = Ranking(by)
+    made_from: dict[str, object] = {"version": 1, "dataset": graph.id, "by": by.value}
+    if by is Ranking.PAGERANK:
+        if train is None:
+            raise ConfigError("train must be given to rank by pagerank (got None)")
+        seeds = {
+            ntype: hashlib.sha256(nodes.sort().values.numpy().tobytes()).hexdigest() for ntype, nodes in train.items()
+        }
+        made_from |= {"train": dict(sorted(seeds.items())), "damping": round(damping * DAMPING_UNIT), "rounds": rounds}
+    digest = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:20]
+    paths = {
+        ntype: graph.scratch_dir / f"rank-{by.value}-{digest}-{number}.npy"
+        for number, ntype in enumerate(graph.node_types)
+    }
+    if not all(path.exists() for path in paths.values()):
+        scores = (
+            reverse_pagerank(graph, train or {}, damping=damping, rounds=rounds, pool=pool)
+            if by is Ranking.PAGERANK
+            else source_degrees(graph)
+        )
+        for ntype, path in paths.items():
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            with temporary.open("wb") as file:
+                np.save(file, scores[ntype])
+            temporary.replace(path)
+    return {ntype: np.load(path, mmap_mode="r") for ntype, path in paths.items()}
