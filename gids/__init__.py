@@ -9,17 +9,20 @@
 from gids.dataset import Dataset, DatasetWriter
 from gids.dataset import open_dataset as open
 from gids.errors import ConfigError, DatasetError, DeviceError, GidsError, StorageError
+from gids.loader import Batch, Loader
 from gids.table import RowTable, Stripe
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batch",
     "ConfigError",
     "Dataset",
     "DatasetError",
     "DatasetWriter",
     "DeviceError",
     "GidsError",
+    "Loader",
     "RowTable",
     "StorageError",
     "Stripe",

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gids.bench.provenance import memory_limit_bytes
 from gids.errors import ConfigError
 from gids.units import format_bytes
 
@@ -76,6 +75,8 @@ class Allotment:
 
 def available_bytes() -> int:
     """Memory that this process could still take: the machine's, or its cgroup's where that is less."""
+    from gids.bench.provenance import memory_limit_bytes
+
     fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     free = int(fields["MemAvailable"].split()[0]) * 1024
     limit = memory_limit_bytes()

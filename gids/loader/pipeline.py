@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -30,6 +30,7 @@ TableKey = Hashable
 #: Sampled batches between the sampling and the planning thread; the window itself waits with the planner.
 SAMPLED_AHEAD = 2
 S = TypeVar("S")
+B = TypeVar("B")
 
 
 class Pending(Protocol):
@@ -55,7 +56,7 @@ class Store(Protocol):
     def start(self, plan: Any) -> Pending:
         """Begin to read what the plan needs from disk."""
 
-    def gather(self, pending: Pending, batch: int) -> torch.Tensor:
+    def gather(self, pending: Any, batch: int) -> torch.Tensor:
         """Give the rows of one batch of the group, in order; waits for the disk."""
 
     def reset(self) -> None:
@@ -89,6 +90,11 @@ class Fetched(NamedTuple):
 
     work: Work
     rows: dict[TableKey, torch.Tensor]
+
+
+def fetched_as_it_is(fetched: Fetched) -> Any:
+    """Give what was fetched without change."""
+    return fetched
 
 
 class Grouping(Protocol):
@@ -190,8 +196,26 @@ class Pipeline:
     grouping: Grouping = field(default_factory=FixedGroups)
     trace: Trace = field(default_factory=Trace)
 
-    def run(self, order: Iterable[S], sample: Callable[[S], Work], name: str = "gids") -> PipelineRun:
-        """Start one pass over ``order``. Nothing of it is left when the run ends or is closed."""
+    def run(
+        self,
+        order: Iterable[S],
+        sample: Callable[[S], Work],
+        batch: Callable[[Fetched], B] = fetched_as_it_is,
+        name: str = "gids",
+    ) -> PipelineRun[B]:
+        """Start one pass over ``order``. Nothing of it is left when the run ends or is closed.
+
+        Parameters
+        ----------
+        order : iterable
+            What to sample, piece by piece; taken on the sampling thread.
+        sample : callable
+            Makes one piece into a :class:`Work`.
+        batch : callable
+            Makes the result into what the consumer wants, on the consumer's thread.
+        name : str
+            Beginning of the threads' names.
+        """
         options, run = self.options, Run(name)
         room = _Room(
             run.permits(options.groups_in_flight),
@@ -201,17 +225,18 @@ class Pipeline:
         run.at_stop(unfinished.cancel)
         run.at_close(unfinished.settle)
 
+        seeds = _Shared(order)
         samples = run.ahead(
             "sample",
-            map(self._sampling(sample), _Shared(order)),
+            map(self._sampling(sample), seeds),
             depth=SAMPLED_AHEAD,
             max_bytes=options.sample_bytes,
             size_bytes=lambda work: work.size_bytes,
             workers=options.sample_workers,
         )
-        groups = run.ahead("plan", self._plan(samples, room, unfinished), depth=options.groups_in_flight)
-        batches = run.ahead("fetch", self._fetch(groups, room, unfinished), depth=options.prefetch)
-        return PipelineRun(run, batches)
+        plans = run.ahead("plan", self._plan(samples, room, unfinished), depth=options.groups_in_flight)
+        fetched = run.ahead("fetch", self._fetch(plans, room, unfinished), depth=options.prefetch)
+        return PipelineRun(run, map(batch, fetched))
 
     def _sampling(self, sample: Callable[[S], Work]) -> Callable[[tuple[int, S]], Work]:
         def numbered(item: tuple[int, S]) -> Work:
@@ -267,17 +292,17 @@ class Pipeline:
                 yield Fetched(work, rows)
 
 
-class PipelineRun:
+class PipelineRun(Generic[B]):
     """An iterator over the batches of one pass; closes itself at the end, on an error, and when it is dropped."""
 
-    def __init__(self, run: Run, batches: Iterator[Fetched]):
+    def __init__(self, run: Run, batches: Iterator[B]):
         self.run = run
         self._batches = batches
 
-    def __iter__(self) -> PipelineRun:
+    def __iter__(self) -> PipelineRun[B]:
         return self
 
-    def __next__(self) -> Fetched:
+    def __next__(self) -> B:
         try:
             return next(self._batches)
         except Stopped:  # closed by someone else
@@ -290,7 +315,7 @@ class PipelineRun:
         """Stop reading, end the threads, forget what was planned and not delivered."""
         self.run.close()
 
-    def __enter__(self) -> PipelineRun:
+    def __enter__(self) -> PipelineRun[B]:
         return self
 
     def __exit__(self, *exception: object) -> None:

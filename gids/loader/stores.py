@@ -1,17 +1,21 @@
-"""Puts a FeatureStore of gids.tiers behind the pipeline's Store: conversion, output buffers and what it learned."""
+"""Puts the stores of gids.tiers behind the pipeline: one per table, sharing one budget, one pool, one way to close."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from gids._native import ThreadPool
 from gids.loader.buffers import BufferPool
 from gids.loader.grouping import BudgetGroups
-from gids.storage import RowReader
-from gids.tiers import FeatureStore, GroupPlan, PendingGroup
+from gids.loader.memory import Allotment, TableDemand
+from gids.storage import RowReader, StorageOptions
+from gids.table import RowTable
+from gids.tiers import FeatureStore, GroupPlan, HostBuffer, PendingGroup, Policy
 
 
 @dataclass
@@ -32,7 +36,7 @@ class TableStore:
         Memory for the rows of all groups in flight.
     outputs : BufferPool
         Where batches are delivered.
-    groups : BudgetGroups, optional
+    groups : BudgetGroups
         Learns from every plan.
     recorded : list of Tensor, optional
         Takes the rows of every batch planned, for the comparison with the best possible cache.
@@ -44,15 +48,14 @@ class TableStore:
     dtype: torch.dtype
     group_bytes: int
     outputs: BufferPool
-    groups: BudgetGroups | None = None
+    groups: BudgetGroups
     recorded: list[Tensor] | None = None
 
     def plan(self, batches: list[Tensor], lookahead: list[Tensor]) -> GroupPlan:
         """Plan a group; moves no bytes."""
         plan = self.store.plan_group(batches, lookahead)
-        if self.groups is not None:
-            counters = plan.counters
-            self.groups.learn(self.key, counters.requests, counters.disk)
+        counters = plan.counters
+        self.groups.learn(self.key, counters.requests, counters.disk)
         if self.recorded is not None:
             self.recorded.extend(batches)
         return plan
@@ -78,3 +81,100 @@ class TableStore:
         """Give files and memory back."""
         self.reader.close()
         self.outputs.clear()
+
+
+@dataclass
+class TableSet:
+    """The stores of several tables.
+
+    Attributes
+    ----------
+    stores : dict of table key to TableStore
+        For :class:`gids.loader.Pipeline`.
+    grouping : BudgetGroups
+        Likewise.
+    """
+
+    stores: dict[Hashable, TableStore]
+    grouping: BudgetGroups
+
+    def close(self) -> None:
+        """Close every reader and give the memory back."""
+        with ExitStack() as stack:  # all are closed, whichever fails
+            for store in self.stores.values():
+                stack.callback(store.close)
+
+
+def open_tables(
+    tables: Mapping[Hashable, RowTable],
+    demand: Mapping[Hashable, TableDemand],
+    allotment: Allotment,
+    *,
+    storage: StorageOptions,
+    policy: str | Policy,
+    window: int,
+    groups_in_flight: int,
+    keep_outputs: int,
+    seed: int,
+    pool: ThreadPool,
+    dtype: torch.dtype | None = None,
+    host_rows: Mapping[Hashable, HostBuffer] | None = None,
+    record: bool = False,
+) -> TableSet:
+    """Open tables under one budget, each with a share by the bytes that a batch asks of it.
+
+    Parameters
+    ----------
+    tables, demand : mapping of table key to RowTable, TableDemand
+        What to open and how much a batch wants of it.
+    allotment : Allotment
+        From :func:`gids.loader.memory.allot`.
+    storage, policy, window, groups_in_flight, seed, pool
+        As in :class:`gids.Loader`. ``storage.staging_bytes`` is for all tables together.
+    keep_outputs : int
+        Delivered batches whose memory is kept for use again.
+    dtype : torch.dtype, optional
+        Of floating point rows in a batch.
+    host_rows : mapping of table key to HostBuffer, optional
+        Constant rows.
+    record : bool
+        Keep the rows of every batch, for the comparison with the best possible cache.
+    """
+    weight = {key: max(1, need.rows * need.row_bytes) for key, need in demand.items()}
+    total = sum(weight.values())
+    limits = {key: allotment.groups * weight[key] // total for key in tables}
+    grouping = BudgetGroups({key: (tables[key].row_bytes, limits[key] // groups_in_flight) for key in tables})
+    stores: dict[Hashable, TableStore] = {}
+    opened = TableSet(stores, grouping)
+    try:
+        for key, table in tables.items():
+            share = weight[key] / total
+            options = split_staging(storage, share)
+            reader = RowReader(table, options, pool)
+            slot_bytes = table.row_bytes + demand[key].slot_overhead_bytes
+            cache_rows = min(int(allotment.cache * share) // slot_bytes, table.num_rows)
+            host = (host_rows or {}).get(key)
+            store = FeatureStore(
+                table,
+                reader,
+                cache_rows=cache_rows,
+                policy=policy,
+                window=window,
+                host_buffer=host,
+                seed=seed,
+                pool=pool,
+            )
+            out_dtype = dtype if dtype is not None and table.torch_dtype.is_floating_point else table.torch_dtype
+            stores[key] = TableStore(
+                key, store, reader, out_dtype, limits[key], BufferPool(keep_outputs), grouping, [] if record else None
+            )
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def split_staging(storage: StorageOptions, share: float) -> StorageOptions:
+    """Give a table its share of the staging memory, enough for a few requests in any case."""
+    least = 4 * storage.max_io_bytes * storage.threads
+    return replace(storage, staging_bytes=max(least, int(storage.staging_bytes * share)))

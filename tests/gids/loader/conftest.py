@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import gids
+from gids.dataset.rows import as_tensor, read_rows
+
 
 def gids_threads():
     return sorted(t.name for t in threading.enumerate() if t.name.startswith("gids"))
@@ -81,3 +84,43 @@ class MemoryStore:
 
     def reset(self):
         self.resets += 1
+
+
+NODES, DIM = 3000, 20
+
+
+@pytest.fixture(scope="session")
+def graph(tmp_path_factory):
+    """A small graph with skewed degrees; dim 20 float32 rows straddle sectors."""
+    path = tmp_path_factory.mktemp("graph") / "small"
+    generator = torch.Generator().manual_seed(1)
+    degree = torch.randint(0, 12, (NODES,), generator=generator)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degree.cumsum(0)])
+    popular = torch.rand(int(indptr[-1]), generator=generator) ** 3
+    indices = (popular * NODES).long()
+    with gids.DatasetWriter(path) as writer:
+        writer.add_nodes(NODES)
+        writer.add_features(torch.randn(NODES, DIM, generator=generator))
+        writer.add_features(torch.arange(NODES).reshape(-1, 1), name="year")
+        writer.add_csc(indptr, indices)
+        writer.add_edge_features(torch.randn(len(indices), 6, generator=generator).half())
+        writer.add_labels(torch.randint(0, 5, (NODES,), generator=generator))
+        writer.add_split("train", torch.randperm(NODES, generator=generator)[:1000])
+        writer.add_split("val", torch.arange(200))
+    return gids.open(path)
+
+
+@pytest.fixture(scope="session")
+def memory(graph):
+    """The tables of ``graph`` as tensors."""
+    edges = graph.edge_types[0]
+    return {
+        "feat": whole(graph.feature_table(None, "feat")),
+        "year": whole(graph.feature_table(None, "year")).reshape(-1, 1),
+        "edge": whole(graph.edge_feature_table(edges, "feat")),
+        "labels": graph.labels(),
+    }
+
+
+def whole(table):
+    return as_tensor(table, read_rows(table))

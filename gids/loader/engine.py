@@ -1,0 +1,217 @@
+"""What a loader holds open between epochs: the graph, the stores of every table, threads and memory, for one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gids._native import ThreadPool
+from gids.dataset import Dataset
+from gids.errors import ConfigError
+from gids.loader.batch import Batch, tensor_bytes
+from gids.loader.memory import BATCHES_IN_HANDS, Allotment, Fixed, TableDemand, allot, available_bytes
+from gids.loader.options import LoaderOptions, names_by_type
+from gids.loader.pipeline import Fetched, Pipeline, Work
+from gids.loader.seeds import SeedBatch, SeedOrder
+from gids.loader.stores import TableSet, open_tables
+from gids.loader.trace import Trace
+from gids.sampling import EdgeType, Sample, SampleKey, Topology
+from gids.table import RowTable
+
+#: Batches sampled before the first epoch, to learn how many rows a batch needs.
+PROFILED_BATCHES = 3
+#: Batches differ; the profile's largest is taken for this much more.
+PROFILE_MARGIN = 1.1
+
+
+class Sampler(Protocol):
+    """Any sampler of :mod:`gids.sampling`, or one of the user's own."""
+
+    def sample(
+        self, topology: Topology, seeds: dict[str, Tensor], key: SampleKey, pool: ThreadPool | None = None
+    ) -> Sample:
+        """Sample the batch of ``seeds``; a pure function of its arguments."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A sampled batch on its way to its rows."""
+
+    seeds: SeedBatch
+    sample: Sample
+    edge_rows: dict[EdgeType, Tensor] = field(default_factory=dict)  # unique edge ids over all blocks
+    edge_places: dict[EdgeType, list[Tensor]] = field(default_factory=dict)  # per block: edge -> place in edge_rows
+
+
+class Engine:
+    """Opens what a loader needs and makes the batches; knows nothing of epochs.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The graph.
+    sampler : Sampler
+        Makes samples.
+    options : LoaderOptions
+        The rest.
+    profile : SeedOrder
+        Batches to learn the demand from.
+    trace : Trace
+        Where spans go.
+    """
+
+    def __init__(
+        self, dataset: Dataset, sampler: Sampler, options: LoaderOptions, profile: SeedOrder, trace: Trace
+    ) -> None:
+        self.pid = os.getpid()
+        self.dataset, self.sampler, self.options, self.trace = dataset, sampler, options, trace
+        self.pool = ThreadPool(options.threads, "gids-pool")
+        stored = {ntype: dataset.feature_names(ntype) for ntype in dataset.node_types}
+        self.node_tables = names_by_type(options.features, stored, "features")
+        stored_edges = {etype: dataset.edge_feature_names(etype) for etype in dataset.edge_types}
+        self.edge_tables = names_by_type(options.edge_features, stored_edges, "edge_features")
+        self.tables: dict[Hashable, RowTable] = {}
+        self.tables |= {pair: dataset.feature_table(*pair) for pair in self.node_tables}
+        self.tables |= {pair: dataset.edge_feature_table(*pair) for pair in self.edge_tables}
+        self.hetero = len(dataset.node_types) > 1
+        self.labels = self._load_labels() if options.with_labels else {}
+        self.topology = Topology.from_dataset(dataset)
+        self.demand, sample_bytes = self._profile(profile)
+        self.allotment = self._allot(sample_bytes)
+        self.table_set = self._open()
+        self.pipeline = Pipeline(self.table_set.stores, options.pipeline, self.table_set.grouping, trace)
+
+    def _load_labels(self) -> dict[str, Tensor]:
+        found = {ntype: self.dataset.labels(ntype) for ntype in self.dataset.node_types}
+        return {ntype: labels for ntype, labels in found.items() if labels is not None}
+
+    def _topology_bytes(self) -> int:
+        total = 0
+        for etype in self.dataset.edge_types:
+            parts = [self.dataset.indices_table(etype), self.dataset.edge_ids_table(etype)]
+            total += self.dataset.indptr(etype).nbytes + sum(part.total_bytes for part in parts if part is not None)
+        return total
+
+    def _profile(self, order: SeedOrder) -> tuple[dict[Hashable, TableDemand], int]:
+        """Sample a few batches: the most rows of each table that one needs, and the most memory of a sample."""
+        rows = dict.fromkeys(self.tables, 1)
+        sample_bytes = 0
+        for index in range(min(PROFILED_BATCHES, len(order))):
+            work = self.sample(order[index], epoch=0)
+            sample_bytes = max(sample_bytes, work.size_bytes)
+            for key, wanted in work.rows.items():
+                rows[key] = max(rows[key], min(int(len(wanted) * PROFILE_MARGIN) + 1, self.tables[key].num_rows))
+        demand = {}
+        for key, table in self.tables.items():
+            widened = self.options.dtype is not None and table.torch_dtype.is_floating_point
+            item_bytes = self.options.dtype.itemsize if self.options.dtype and widened else table.item_bytes
+            demand[key] = TableDemand(rows[key], table.row_bytes, table.dim * item_bytes, table.num_rows)
+        return demand, sample_bytes
+
+    def _allot(self, sample_bytes: int) -> Allotment:
+        options, pipeline = self.options, self.options.pipeline
+        fixed = Fixed(
+            topology_bytes=self._topology_bytes(),
+            labels_bytes=sum(labels.nbytes for labels in self.labels.values()),
+            staging_bytes=options.storage.staging_bytes if self.tables else 0,
+            sample_bytes=sample_bytes,
+        )
+        return allot(
+            available_bytes() // 2 if options.budget is None else options.budget,
+            fixed,
+            self.demand,
+            window=pipeline.window,
+            max_group=pipeline.max_group,
+            prefetch=pipeline.prefetch,
+            groups_in_flight=pipeline.groups_in_flight,
+            cache_bytes=options.cache_bytes,
+            host_bytes=options.host_bytes,
+            group_bytes=options.group_bytes,
+        )
+
+    def _open(self) -> TableSet:
+        options = self.options
+        return open_tables(
+            self.tables,
+            self.demand,
+            self.allotment,
+            storage=options.storage,
+            policy=options.policy,
+            window=options.pipeline.window,
+            groups_in_flight=options.pipeline.groups_in_flight,
+            keep_outputs=options.pipeline.prefetch + BATCHES_IN_HANDS,
+            seed=options.seed,
+            pool=self.pool,
+            dtype=options.dtype,
+            record=options.record,
+        )
+
+    def sample(self, seeds: SeedBatch, epoch: int) -> Work:
+        """Sample one batch and say which rows of which table it needs."""
+        key = SampleKey(self.options.seed, epoch, seeds.global_index)
+        sample = self.sampler.sample(self.topology, seeds.seeds, key, self.pool)
+        edge_rows, edge_places = self._edge_rows(sample)
+        sampled = Sampled(seeds, sample, edge_rows, edge_places)
+        rows: dict[Hashable, Tensor] = {pair: sample.input_nodes[pair[0]] for pair in self.node_tables}
+        rows |= {pair: edge_rows[pair[0]] for pair in self.edge_tables}
+        return Work(sampled, rows, tensor_bytes(sampled))
+
+    def _edge_rows(self, sample: Sample) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, list[Tensor]]]:
+        rows, places = {}, {}
+        for etype in {etype for etype, _ in self.edge_tables}:
+            per_block = [_edge_ids(block.edge_ids, etype) for block in sample.blocks]
+            rows[etype], inverse = torch.unique(torch.cat(per_block), return_inverse=True)
+            places[etype] = list(inverse.split([len(ids) for ids in per_block]))
+        return rows, places
+
+    def make_batch(self, fetched: Fetched, epoch: int) -> Batch:
+        """Put blocks, rows and labels together."""
+        sampled: Sampled = fetched.work.payload
+        sample = sampled.sample
+        features = {pair: fetched.rows[pair] for pair in self.node_tables}
+        x: dict[str, Tensor] = {}
+        for (ntype, _), rows in features.items():
+            x.setdefault(ntype, rows)
+        y = {ntype: self.labels[ntype][ids] for ntype, ids in sample.seeds.items() if ntype in self.labels and len(ids)}
+        edge_features = [
+            {
+                (etype, name): fetched.rows[etype, name][sampled.edge_places[etype][layer]]
+                for etype, name in self.edge_tables
+            }
+            for layer in range(len(sample.blocks))
+        ]
+        batch = Batch(
+            blocks=sample.blocks,
+            x=x if self.hetero else _only(x),
+            y=y if self.hetero and self.labels else _only(y),
+            seeds=sample.seeds if self.hetero else _only(sample.seeds),
+            input_nodes=sample.input_nodes if self.hetero else _only(sample.input_nodes),
+            features=features,
+            edge_features=edge_features if self.edge_tables else [],
+            sample=sample,
+            epoch=epoch,
+            index=sampled.seeds.index,
+            padding=sampled.seeds.padding,
+        )
+        if self.options.pin_memory:
+            batch = batch.pin_memory()
+        return batch if self.options.device is None else batch.to(self.options.device, self.options.pin_memory)
+
+    def close(self) -> None:
+        """Give files, threads and memory back."""
+        self.table_set.close()
+
+
+def _edge_ids(edge_ids: dict[EdgeType, Tensor] | None, etype: EdgeType) -> Tensor:
+    if edge_ids is None:
+        raise ConfigError("edge_features need a sampler that returns edge ids (got one with edge_ids=False)")
+    return edge_ids[etype]
+
+
+def _only(by_type: dict[str, Tensor]) -> Tensor | None:
+    return next(iter(by_type.values()), None)

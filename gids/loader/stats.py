@@ -1,0 +1,213 @@
+"""What a loader did: rows by source, reads, stalls, memory, and how close it came to the best possible cache."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from gids.loader.memory import Allotment
+from gids.loader.stages import Channel
+from gids.loader.stores import TableStore
+from gids.tiers import Counters, Planner
+from gids.units import format_bytes
+
+
+@dataclass(frozen=True)
+class TableStats:
+    """One table; ``requests == cache + host + disk + duplicates``.
+
+    Attributes
+    ----------
+    requests, cache, host, disk, duplicates : int
+        Rows asked for, and where they came from; duplicates are rows that another batch of the group read.
+    reads, bytes_read : int
+        I/Os and their bytes.
+    bytes_delivered : int
+        Bytes of the rows asked for.
+    optimum : float or None
+        Share of the requests that a cache with perfect foresight and as much memory as cache, host buffer and groups
+        together would have served without the disk. Only if the loader records (``record=True``) and when asked.
+    """
+
+    requests: int
+    cache: int
+    host: int
+    disk: int
+    duplicates: int
+    reads: int
+    bytes_read: int
+    bytes_delivered: int
+    optimum: float | None = None
+
+    @property
+    def merge_factor(self) -> float:
+        """Rows per I/O."""
+        return self.disk / self.reads if self.reads else 0.0
+
+    @property
+    def hit_ratio(self) -> float:
+        """Share of the requests that were served without the disk: compare it with :attr:`optimum`."""
+        return 1 - self.disk / self.requests if self.requests else 0.0
+
+
+@dataclass(frozen=True)
+class StageStats:
+    """One stage of the pipeline.
+
+    Attributes
+    ----------
+    items : int
+        Batches or groups that it made.
+    blocked_s : float
+        Time it waited because its consumer was slower.
+    starving_s : float
+        Time its consumer waited for it.
+    mean_depth : float
+        Finished items that waited when one was taken.
+    """
+
+    items: int
+    blocked_s: float
+    starving_s: float
+    mean_depth: float
+
+
+@dataclass(frozen=True)
+class LoaderStats:
+    """Everything since the loader was made or :meth:`gids.Loader.reset_stats` was called.
+
+    Attributes
+    ----------
+    epochs, batches, seeds : int
+        Begun epochs; delivered batches and their seeds.
+    stall_s : float
+        Time that the training loop waited for batches.
+    tables : dict of str to TableStats
+        By name of the table.
+    stages : dict of str to StageStats
+        Of the epoch that runs, or ran last.
+    memory : Allotment or None
+        How the budget is divided; None before the first epoch.
+    """
+
+    epochs: int
+    batches: int
+    seeds: int
+    stall_s: float
+    tables: dict[str, TableStats] = field(default_factory=dict)
+    stages: dict[str, StageStats] = field(default_factory=dict)
+    memory: Allotment | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give plain numbers, for JSON."""
+        derived = {n: {"merge_factor": t.merge_factor, "hit_ratio": t.hit_ratio} for n, t in self.tables.items()}
+        plain = asdict(self)
+        for name, values in derived.items():
+            plain["tables"][name] |= values
+        return plain
+
+    def __str__(self) -> str:
+        lines = [f"{self.batches} batches, {self.seeds} seeds, training waited {self.stall_s:.2f} s"]
+        for name, t in self.tables.items():
+            best = "" if t.optimum is None else f" (best possible {t.optimum:.1%})"
+            lines.append(
+                f"{name}: {t.requests:,} rows = {t.cache:,} cache + {t.host:,} host + {t.disk:,} disk + "
+                f"{t.duplicates:,} shared in a group; {t.hit_ratio:.1%} without the disk{best}; "
+                f"{t.reads:,} reads, {format_bytes(t.bytes_read)}, {t.merge_factor:.1f} rows a read"
+            )
+        for name, stage in self.stages.items():
+            lines.append(
+                f"{name}: {stage.items} made, blocked {stage.blocked_s:.2f} s, starving its consumer "
+                f"{stage.starving_s:.2f} s, {stage.mean_depth:.1f} ready on average"
+            )
+        return "\n".join([*lines, str(self.memory)] if self.memory else lines)
+
+    def _repr_html_(self) -> str:
+        heads = (
+            "table",
+            "rows",
+            "cache",
+            "host",
+            "disk",
+            "in group",
+            "without disk",
+            "best",
+            "reads",
+            "read",
+            "rows/read",
+        )
+        rows = [
+            (
+                name,
+                f"{t.requests:,}",
+                f"{t.cache:,}",
+                f"{t.host:,}",
+                f"{t.disk:,}",
+                f"{t.duplicates:,}",
+                f"{t.hit_ratio:.1%}",
+                "–" if t.optimum is None else f"{t.optimum:.1%}",
+                f"{t.reads:,}",
+                format_bytes(t.bytes_read),
+                f"{t.merge_factor:.1f}",
+            )
+            for name, t in self.tables.items()
+        ]
+        stage_heads = ("stage", "made", "blocked s", "starving s", "ready")
+        stages = [
+            (name, str(s.items), f"{s.blocked_s:.2f}", f"{s.starving_s:.2f}", f"{s.mean_depth:.1f}")
+            for name, s in self.stages.items()
+        ]
+        summary = f"{self.batches} batches, {self.seeds} seeds, training waited {self.stall_s:.2f} s"
+        memory = f"<p>{html.escape(str(self.memory))}</p>" if self.memory else ""
+        return f"<p>{summary}</p>{_table(heads, rows)}{_table(stage_heads, stages)}{memory}"
+
+
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(text)}</td>" for text in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def stage_stats(channels: list[Channel[Any]]) -> dict[str, StageStats]:
+    """Read what the channels of a run counted."""
+    return {
+        c.name: StageStats(c.taken, c.put_wait_s, c.get_wait_s, c.depth_sum / c.taken if c.taken else 0.0)
+        for c in channels
+    }
+
+
+def table_counts(store: TableStore) -> dict[str, int]:
+    """Read a store's counters as they stand."""
+    counters, io = store.store.counters, store.reader.stats()
+    row_bytes = store.store.table.row_bytes
+    return asdict(counters) | {
+        "reads": io["reads"],
+        "bytes_read": io["bytes_read"],
+        "bytes_delivered": counters.requests * row_bytes,
+    }
+
+
+def table_stats(store: TableStore, since: Mapping[str, int], optimum: bool) -> TableStats:
+    """Count what happened since ``since``."""
+    now = table_counts(store)
+    best = None
+    if optimum and store.recorded is not None:
+        group_rows = store.group_bytes // store.store.table.row_bytes
+        host = len(store.store.host_buffer) if store.store.host_buffer is not None else 0
+        best = best_hit_ratio(
+            store.recorded, store.store.planner.capacity + host + group_rows, store.store.table.num_rows
+        )
+    return TableStats(**{name: value - since.get(name, 0) for name, value in now.items()}, optimum=best)
+
+
+def best_hit_ratio(batches: list[Tensor], capacity: int, num_rows: int) -> float:
+    """Give the hit ratio of Belady's policy, with bypass, over a trace of batches."""
+    planner = Planner(num_rows, capacity, "belady")
+    total = Counters()
+    for number, batch in enumerate(batches):
+        total += planner.plan_group([batch], batches[number + 1 :]).counters
+    return 1 - total.disk / total.requests if total.requests else 0.0
