@@ -15,7 +15,7 @@ DIFFERS = (
 )
 CONFIG = {
     "full": {"nodes": 1_000_000, "batch_sizes": [32, 64, 128], "batches": 64, "rounds": 5, "budget": "192MiB"},
-    "tiny": {"nodes": 20_000, "batch_sizes": [32], "batches": 6, "rounds": 1, "budget": "16MiB"},
+    "tiny": {"nodes": 20_000, "batch_sizes": [32], "batches": 6, "rounds": 1, "budget": "64MiB"},
 }
 
 
@@ -25,7 +25,9 @@ def run(config: dict) -> dict:
     for batch_size in config["batch_sizes"]:
         common = {"fanouts": [5, 5], "batch_size": batch_size, "budget": config["budget"]}
         configurations = [
-            Configuration(f"{system} {mode}", dataset, config["batches"], common | SYSTEMS[system] | {"max_group": group})
+            Configuration(
+                f"{system} {mode}", dataset, config["batches"], common | SYSTEMS[system] | {"max_group": group}
+            )
             for system in ("BaM", "GIDS")
             for mode, group in (("alone", 1), ("with accumulator", 16))
         ]

@@ -14,8 +14,24 @@ DIFFERS = (
     "again, so it is stronger than the paper's pinning at the same depth."
 )
 CONFIG = {
-    "full": {"nodes": 1_000_000, "batch_size": 1024, "fanouts": [10, 5], "batches": 24, "rounds": 5, "shares": [0.02, 0.08, 0.32], "budget": "1GiB"},
-    "tiny": {"nodes": 20_000, "batch_size": 64, "fanouts": [5, 5], "batches": 6, "rounds": 1, "shares": [0.1], "budget": "64MiB"},
+    "full": {
+        "nodes": 1_000_000,
+        "batch_size": 1024,
+        "fanouts": [10, 5],
+        "batches": 24,
+        "rounds": 5,
+        "shares": [0.02, 0.08, 0.32],
+        "budget": "1GiB",
+    },
+    "tiny": {
+        "nodes": 20_000,
+        "batch_size": 64,
+        "fanouts": [5, 5],
+        "batches": 6,
+        "rounds": 1,
+        "shares": [0.1],
+        "budget": "64MiB",
+    },
 }
 DEPTHS = (0, 4, 8, 16)
 
@@ -37,7 +53,9 @@ def run(config: dict) -> dict:
                 "window": depth,
                 "policy": "window" if depth else "random",
             }
-            configurations.append(Configuration(f"window {depth}" if depth else "random", dataset, config["batches"], options))
+            configurations.append(
+                Configuration(f"window {depth}" if depth else "random", dataset, config["batches"], options)
+            )
         results[f"{share:.0%}"] = compare(configurations, config["rounds"])
     return results
 

@@ -18,7 +18,9 @@ def test_tiny_run(name, tmp_path, monkeypatch, tmp_path_factory):
     page = harness.page(tmp_path).read_text()
     assert record["title"].partition(" (")[0].replace("'", "&#x27;") in page
     assert "<svg" in page
-    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace("http://creativecommons.org", "").replace("http://dublincore", "")
+    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    ).replace("http://dublincore", "")
 
 
 def test_a_wrong_name_lists_the_right_ones():
