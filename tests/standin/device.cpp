@@ -190,3 +190,8 @@ STANDIN_API CUresult cuGetErrorName(CUresult error, const char** name) {
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuGetErrorString(CUresult error, const char** text) { return cuGetErrorName(error, text); }
+// Private tables of the driver, which NVRTC asks for; the stand-in has none, and NVRTC goes on without.
+STANDIN_API CUresult cuGetExportTable(const void** table, const CUuuid*) {
+    *table = nullptr;
+    return CUDA_ERROR_NOT_FOUND;
+}
