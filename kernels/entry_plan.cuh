@@ -277,3 +277,46 @@ GIDS_KERNEL fill_slots(gids::RowEntry* cached, gids::uint64_t cached_mask, const
     }
 }
 GIDS_REGISTER(fill_slots)
+
+// Sieve: flags of the items that the hand takes on its first circle.
+GIDS_KERNEL sieve_flag(const gids::int64_t* queue, gids::int64_t size, gids::int64_t hand, gids::int64_t wanted,
+                       const gids::SlotState* slots, gids::int64_t* flags) {
+    const gids::SieveSweep sweep{queue, size, hand, wanted};
+    const gids::Group<1> lane;
+    for (gids::int64_t k = group_index(lane); k < size; k += group_count(lane)) flags[k] = sweep.takes_first(slots, k);
+}
+GIDS_REGISTER(sieve_flag)
+
+// Decides every item by its rank; `flags` of visited items are 0. Item k becomes a victim of the first or second circle
+// or is kept.
+GIDS_KERNEL sieve_decide(const gids::int64_t* queue, gids::int64_t size, gids::int64_t hand, gids::int64_t wanted,
+                         gids::SlotState* slots, const gids::int64_t* flags, const gids::int64_t* ranks,
+                         gids::int64_t* first, gids::int64_t* second, gids::int64_t* kept) {
+    const gids::SieveSweep sweep{queue, size, hand, wanted};
+    const gids::Group<1> lane;
+    for (gids::int64_t k = group_index(lane); k < size; k += group_count(lane)) {
+        const bool visited = flags[k] == 0;
+        const bool evicted = sweep.evicts(visited, k, ranks[k], ranks[size]);
+        first[k] = evicted && !visited;
+        second[k] = evicted && visited;
+        kept[k] = !evicted;
+        if (sweep.clears(ranks[k])) slots[sweep.slot(k)].next = gids::kNever;
+    }
+}
+GIDS_REGISTER(sieve_decide)
+
+// The slots of items, by number.
+GIDS_KERNEL sieve_slots(const gids::int64_t* queue, gids::int64_t size, gids::int64_t hand, const gids::int64_t* items,
+                        gids::int64_t count, gids::int64_t* out) {
+    const gids::SieveSweep sweep{queue, size, hand, 0};
+    const gids::Group<1> lane;
+    for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane)) out[i] = sweep.slot(items[i]);
+}
+GIDS_REGISTER(sieve_slots)
+
+// out[i] = first + i.
+GIDS_KERNEL count_up(gids::int64_t first, gids::int64_t count, gids::int64_t* out) {
+    const gids::Group<1> lane;
+    for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane)) out[i] = first + i;
+}
+GIDS_REGISTER(count_up)
