@@ -2,5 +2,6 @@
 #include "entry_gather.cuh"
 #include "entry_plan.cuh"
 #include "entry_random.cuh"
+#include "entry_rank.cuh"
 #include "entry_sampling.cuh"
 #include "entry_scan.cuh"

@@ -1,6 +1,7 @@
 // Entry points that move rows: gather with conversion out of cache, host buffer and group, and admission to the cache.
 #pragma once
 
+#include "convert.cuh"
 #include "entry.cuh"
 #include "gather.cuh"
 
@@ -80,3 +81,12 @@ GIDS_DEVICE void admit_rows(uint8_t* cache, const int64_t* slots, const uint8_t*
     GIDS_REGISTER(admit_rows_##lanes)
 GIDS_GATHER_ROWS(8)
 GIDS_GATHER_ROWS(32)
+
+// Half-precision rows that begin at any byte, as they come from storage, to float32.
+GIDS_KERNEL widen_rows(int conversion, const gids::uint8_t* from, gids::int64_t row_stride, gids::int64_t rows,
+                       gids::int64_t dim, gids::uint32_t* to) {
+    const gids::Group<32> warp;
+    for (gids::int64_t i = group_index(warp); i < rows; i += group_count(warp))
+        gids::widen_row(warp, static_cast<gids::Conversion>(conversion), from + i * row_stride, to + i * dim, dim);
+}
+GIDS_REGISTER(widen_rows)

@@ -21,6 +21,18 @@ struct Ranking {
     uint32_t group_end;
     uint32_t ahead;
 
+    GIDS_DEVICE uint32_t classes() const {
+        switch (policy) {
+            case kPolicyRandom:
+                return RandomPolicy{key, group_end}.classes();
+            case kPolicyLru:
+                return LruPolicy{group_end}.classes();
+            case kPolicyGids:
+                return GidsPolicy{key, group_end}.classes();
+            default:
+                return WindowPolicy{group_end, ahead}.classes();
+        }
+    }
     GIDS_DEVICE uint32_t resident(SlotState state, int64_t slot) const {
         switch (policy) {
             case kPolicyRandom:
@@ -54,6 +66,14 @@ GIDS_DEVICE void add_count(int64_t* counter, int64_t value) {
 
 }  // namespace gids
 
+// What the host must know to allocate: bytes of a slot's state, and classes of a policy that sees `ahead` batches.
+GIDS_KERNEL plan_shape(int policy, gids::uint32_t ahead, gids::int64_t* out) {
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    out[0] = sizeof(gids::SlotState);
+    out[1] = gids::Ranking{policy, {0, 0}, 0, ahead}.classes();
+}
+GIDS_REGISTER(plan_shape)
+
 GIDS_KERNEL map_clear(gids::RowEntry* entries, gids::int64_t count) {
     const gids::Group<1> lane;
     for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane))
@@ -80,9 +100,11 @@ GIDS_REGISTER(map_rebuild)
 GIDS_KERNEL slots_reset(gids::SlotState* slots, gids::int64_t* row_of, gids::int64_t capacity, int window_only) {
     const gids::Group<1> lane;
     for (gids::int64_t i = group_index(lane); i < capacity; i += group_count(lane)) {
-        slots[i].next = gids::kNever;
-        if (window_only != 0) continue;
-        slots[i].last = gids::kFree;
+        if (window_only != 0) {
+            slots[i].next = gids::kNever;
+            continue;
+        }
+        slots[i] = {gids::kNever, gids::kFree, 0};
         row_of[i] = gids::kNoRow;
     }
 }
@@ -160,7 +182,10 @@ GIDS_KERNEL place_misses(const gids::int64_t* miss_rows, const gids::int64_t* mi
         gids::add_count(counters + 5 * b + (first ? 3 : 4), 1);
         if (j + 1 == *count || miss_rows[j + 1] != miss_rows[j]) {  // the row's last use in the group
             const gids::uint32_t next = uses != nullptr ? uses[b][at - begins[b]] : gids::kNever;
-            states[position] = {next, first_batch + static_cast<gids::uint32_t>(b)};
+            gids::int64_t head = j;
+            while (head > 0 && miss_rows[head - 1] == miss_rows[j]) --head;
+            states[position] = {next, first_batch + static_cast<gids::uint32_t>(b),
+                                static_cast<gids::uint32_t>(j - head + 1)};
         }
     }
 }

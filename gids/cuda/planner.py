@@ -28,7 +28,6 @@ _POLICY_NUMBERS = {
     PolicyKind.GIDS: 3,
     PolicyKind.WINDOW: 4,
 }
-_CLASSES = {PolicyKind.RANDOM: 65537, PolicyKind.GIDS: 65537, PolicyKind.LRU: 65536}
 
 
 @dataclass(frozen=True)
@@ -128,9 +127,19 @@ class CudaPlanner:
         self._number = 0
         self.generation = 0
         self._first = 0  # sequence number of the next batch to plan
-        self._slots = session.empty((self.capacity, 2), np.uint32)  # SlotState: next, last
+        state_bytes, self._classes = self._shape(0)
+        self._classes_per_batch = self._shape(1)[1] - self._classes
+        self._state_words = state_bytes // 4
+        self._slots = session.empty((self.capacity, self._state_words), np.uint32)  # SlotState of kernels/next_use.cuh
         self._row_of = session.empty(self.capacity, np.int64)
         self._clear()
+
+    def _shape(self, ahead: int) -> tuple[int, int]:
+        out = self._session.empty(2, np.int64)
+        number = np.int32(_POLICY_NUMBERS[self._kind])
+        self._session.launch("plan_shape", 1, number, np.uint32(ahead), out, blocks=1)
+        state_bytes, classes = self._session.download(out)
+        return int(state_bytes), int(classes)
 
     @property
     def looks_ahead(self) -> bool:
@@ -266,7 +275,7 @@ class CudaPlanner:
             self.capacity,
             self.host_rows,
         )
-        self._number += 1
+        self._number += 1 if batches else 0  # there is nothing to gather of an empty group
         return plan
 
     def _find_duplicates(
@@ -285,7 +294,7 @@ class CudaPlanner:
         count = before[total : total + 1]
         miss_rows, miss_at = session.empty(total, np.int64), session.empty(total, np.int64)
         flags, disk_rows = session.empty(total, np.int64), session.empty(total, np.int64)
-        states = session.empty((total, 2), np.uint32)
+        states = session.empty((total, self._state_words), np.uint32)
         if total:
             session.launch("collect_misses", total, rows, missed, before, np.int64(total), miss_rows, miss_at)
         miss_rows, miss_at = sort_pairs(session, miss_rows, miss_at, count, total, self.num_rows)
@@ -310,7 +319,7 @@ class CudaPlanner:
         if self._kind == PolicyKind.SIEVE:
             return self._sieve.select(self._slots, int(session.download(unique)[0]))
         ahead = len(self._uses)
-        classes = _CLASSES.get(self._kind, ahead + 1)
+        classes = self._classes + ahead * self._classes_per_batch
         ranking = (np.int32(_POLICY_NUMBERS[self._kind]), *self._key, np.uint32(self._first), np.uint32(ahead))
         common = (*ranking, self._slots, np.int64(capacity), states, unique)
         residents, misses, cut = full(session, classes, 0), full(session, classes, 0), session.empty(3, np.int64)

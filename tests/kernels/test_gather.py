@@ -82,3 +82,21 @@ def test_values_equal_torch_where_the_conversion_is_exact(session):
         np.int64(5), np.int64(1), np.int32(2), np.int32(0), out, bad, lanes=8,
     )  # fmt: skip
     assert np.array_equal(session.download(out), values.float().numpy())
+
+
+@pytest.mark.parametrize(("conversion", "dtype"), [(1, torch.float16), (2, torch.bfloat16)])
+def test_widening_of_every_half_equals_torch(session, conversion, dtype):
+    if session.block_threads % 32:
+        pytest.skip("a block holds whole warps")
+    patterns = np.arange(65536, dtype=np.uint16)[:: 7 if session.block_threads < 256 else 1].copy()
+    dim = 5
+    patterns = patterns[: len(patterns) // dim * dim].reshape(-1, dim)
+    packed = np.zeros((len(patterns), 2 * dim + 3), np.uint8)  # rows begin at odd bytes
+    packed[:, : 2 * dim] = patterns.view(np.uint8).reshape(len(patterns), -1)
+    out = session.empty(patterns.shape, np.float32)
+    session.launch(
+        "widen_rows", len(patterns), np.int32(conversion), session.upload(packed), np.int64(2 * dim + 3),
+        np.int64(len(patterns)), np.int64(dim), out, lanes=32,
+    )  # fmt: skip
+    expected = torch.from_numpy(patterns.view(np.int16)).view(dtype).float().numpy()
+    assert np.array_equal(session.download(out), expected, equal_nan=True)
