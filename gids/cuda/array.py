@@ -22,11 +22,19 @@ class Consumer(Protocol):
     def device_id(self) -> int:
         """Ordinal of the device."""
 
-    def order_before(self, stream_handle: int) -> None:
-        """Make later work of that stream wait for what this side has queued."""
+    def order_before(self, stream_handle: int, event: Any = None) -> None:
+        """Make later work of that stream wait for ``event``, or for all that this side has queued."""
 
     def synchronize(self) -> None:
         """Wait until what this side has queued is done."""
+
+
+class StreamUser(Protocol):
+    """A session, as far as the freeing of memory is concerned."""
+
+    @property
+    def stream_handle(self) -> int:
+        """Handle of its stream."""
 
 
 @runtime_checkable
@@ -69,6 +77,8 @@ class DeviceArray:
         self.owner = owner
         self._consumer = consumer
         self._dlpack_code = _DLPACK_CODES.get(self.dtype.kind) if dlpack_code is None else dlpack_code
+        #: Event after which the values are complete; None: when all that its session has queued is done.
+        self.ready: Any = None
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -140,10 +150,17 @@ class DeviceArray:
             return make_capsule(self, (_KDLCPU, 0), self._dlpack_code)
         if stream != -1:
             handle = 1 if stream is None else stream
-            consumer.order_before(handle)
-            if isinstance(self.owner, StreamOrdered):
-                self.owner.used_on(handle)
+            consumer.order_before(handle, self.ready)
+            self._used_on(handle)
         return make_capsule(self, self.__dlpack_device__(), self._dlpack_code)
+
+    def share_with(self, session: StreamUser) -> None:
+        """Let another session's kernels use this array: its memory is not reused before what they have queued."""
+        self._used_on(session.stream_handle)
+
+    def _used_on(self, stream_handle: int) -> None:
+        if isinstance(self.owner, StreamOrdered):
+            self.owner.used_on(stream_handle)
 
     def _handing_over(self) -> Consumer:
         if self._consumer is None:

@@ -59,6 +59,11 @@ class DeviceGroupPlan:
     capacity: int
     host_rows: int
 
+    @property
+    def counters(self) -> Counters:
+        """Rows of the whole group by source."""
+        return sum((batch.counters for batch in self.batches), Counters())
+
 
 class DeviceRowMap:
     """Entries of a RowMap (kernels/row_map.cuh) on the device, with a bound on its keys that the host knows."""

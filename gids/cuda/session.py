@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any, Protocol
 
@@ -148,7 +149,8 @@ class Owned:
         self._consumers.add(stream_handle)
 
     def __del__(self) -> None:
-        self._session.free(self._buffer, self._count, self._consumers)
+        if not sys.is_finalizing():  # then the driver takes everything back at once
+            self._session.free(self._buffer, self._count, self._consumers)
 
 
 class CudaSession:
@@ -184,6 +186,11 @@ class CudaSession:
         """Whether the CPU can use the device's memory as its own."""
         return self.device.host_addressable
 
+    @property
+    def stream_handle(self) -> int:
+        """Handle of the stream."""
+        return int(self.stream.handle)
+
     def enter(self) -> None:
         """Make the device current for the calling thread."""
         self.device.device.set_current()
@@ -206,7 +213,7 @@ class CudaSession:
 
     def free(self, buffer: Any, count: int, consumers: set[int]) -> None:
         """Give memory back in stream order, after what consumers' streams have queued."""
-        for handle in consumers:
+        for handle in consumers - {self.stream_handle}:
             self.order_after(handle)
         buffer.close(self.stream)
         self.budget.give(count)
@@ -272,11 +279,11 @@ class CudaSession:
         """Queue a wait for another stream's event."""
         _guard(lambda: self.stream.wait(event), "wait for an event")
 
-    def order_before(self, stream_handle: int) -> None:
-        """Make later work of a consumer's stream wait for what is queued here."""
+    def order_before(self, stream_handle: int, event: Any = None) -> None:
+        """Make later work of a consumer's stream wait for ``event``, or for all that is queued here."""
         from cuda.bindings import driver
 
-        (status,) = driver.cuStreamWaitEvent(stream_handle, self.record().handle, 0)
+        (status,) = driver.cuStreamWaitEvent(stream_handle, (event or self.record()).handle, 0)
         _check(status, "the consumer's wait for a batch")
 
     def order_after(self, stream_handle: int) -> None:

@@ -146,6 +146,11 @@ STANDIN_API CUresult cuCtxPopCurrent_v2(CUcontext* context) {
     current_context() = nullptr;
     return CUDA_SUCCESS;
 }
+STANDIN_API CUresult cuCtxCreate_v4(CUcontext* context, void*, unsigned, CUdevice) {
+    *context = primary_context();
+    return CUDA_SUCCESS;
+}
+STANDIN_API CUresult cuCtxDestroy_v2(CUcontext) { return CUDA_SUCCESS; }
 STANDIN_API CUresult cuCtxGetDevice(CUdevice* device) {
     if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     *device = 0;
