@@ -64,11 +64,17 @@ Controller::Controller(std::shared_ptr<Device> device, uint32_t queues, Millisec
     identify(queues);
 }
 
-Controller::~Controller() {
-    // Disabled, a controller writes to memory no more; if it does not confirm, the memory must stay ours.
-    if (health() == Health::kGone) return;
-    device_->write32(kCc, device_->read32(kCc) & ~kCcEnable);
-    if (!wait_ready(false, ready_timeout_)) memory_->abandon();
+Controller::~Controller() { disable(); }
+
+bool Controller::disable() noexcept {
+    if (disabled_) return true;
+    if (health() != Health::kGone) {
+        device_->write32(kCc, device_->read32(kCc) & ~kCcEnable);
+        disabled_ = wait_ready(false, ready_timeout_);
+    }
+    // Not confirmed: the admin memory must stay the drive's.
+    if (!disabled_) memory_->abandon();
+    return disabled_;
 }
 
 void Controller::fail(const std::string& what, int error_number) const {

@@ -59,6 +59,8 @@ public:
     bool abort(uint32_t queue, uint32_t id);
     // Tells the drive that power may go; false when it did not confirm in time.
     bool shutdown() noexcept;
+    // Stops the controller for good. True when it has confirmed, and so writes to memory no more. Idempotent.
+    bool disable() noexcept;
 
 private:
     struct Answer {
@@ -81,6 +83,7 @@ private:
     std::byte* data_ = nullptr;
     uint64_t data_iova_ = 0;
     uint32_t tail_ = 0, head_ = 0, next_id_ = 0;
+    bool disabled_ = false;
     uint32_t* sq_doorbell_ = nullptr;
     uint32_t* cq_doorbell_ = nullptr;
     ControllerInfo info_{};

@@ -17,7 +17,7 @@ public:
     virtual ~DmaMemory() = default;
     virtual std::span<std::byte> bytes() const = 0;
     virtual DmaView view() const = 0;
-    // What kind of memory it is, e.g. "2 MiB huge pages", and why nothing better was to be had.
+    // What it had to do without and why, e.g. "4 KiB pages: no huge pages reserved"; empty when nothing.
     virtual std::string notes() const = 0;
     // The drive may still write here: never hand the memory to anyone else, not even when this object goes.
     virtual void abandon() = 0;

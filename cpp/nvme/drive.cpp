@@ -16,6 +16,7 @@ namespace gids::nvme {
 namespace {
 
 constexpr auto kAbortGrace = std::chrono::milliseconds(20);
+constexpr auto kReleasePatience = std::chrono::milliseconds(100);
 const Serial kSerial;
 
 // A drive that was told to forget a command may still be writing: these ids stay out of use with their buffers.
@@ -107,25 +108,28 @@ std::shared_ptr<QueuePair> Drive::open_pair(uint32_t ids, std::span<std::byte> t
     return pair;
 }
 
-void Drive::close_pair(const std::shared_ptr<QueuePair>& pair) {
-    const auto busy = [&] {
-        const std::lock_guard lock(pair->mutex);
-        if (!pair->closed_reason.empty()) return false;
+void Drive::release_pair(const std::shared_ptr<QueuePair>& pair) {
+    pair->released = true;
+    const auto deadline = std::chrono::steady_clock::now() + kReleasePatience;
+    for (;;) {
+        {
+            const std::lock_guard lock(mutex_);
+            if (retire(pair)) return;
+        }
+        if (std::chrono::steady_clock::now() > deadline) return;
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+}
+
+bool Drive::retire(const std::shared_ptr<QueuePair>& pair) {
+    const std::lock_guard lock(pair->mutex);
+    const auto place = std::find(pairs_.begin(), pairs_.end(), pair);
+    if (place == pairs_.end()) return true;
+    if (pair->closed_reason.empty()) {
         device_->pump();
         drain(kSerial, pair->ref, pair->ref.depth, [](uint32_t, uint64_t, uint32_t) { return true; });
         for (uint32_t id = 0; id < pair->ref.ids; ++id)
-            if (slot_state(pair->ref.slots[id].word) == kInFlight) return true;
-        return false;
-    };
-    // The watchdog ends what the drive does not, so this loop does end.
-    while (busy()) std::this_thread::sleep_for(std::chrono::microseconds(100));
-    const std::lock_guard lock(mutex_);
-    const std::lock_guard pair_lock(pair->mutex);
-    const auto place = std::find(pairs_.begin(), pairs_.end(), pair);
-    if (place == pairs_.end()) return;
-    stats_.spurious += pair->ref.control->spurious;
-    stats_.late += pair->ref.control->late;
-    if (pair->closed_reason.empty()) {
+            if (slot_state(pair->ref.slots[id].word) == kInFlight) return false;
         pair->closed_reason = "closed by its owner";
         pair->closed_error = EBADF;
         try {
@@ -134,10 +138,13 @@ void Drive::close_pair(const std::shared_ptr<QueuePair>& pair) {
             // The queue id stays taken, and so does the memory: the drive may still know both.
             pair->rings->abandon();
             pair->data->abandon();
-            return;
+            return true;
         }
     }
+    stats_.spurious += pair->ref.control->spurious;
+    stats_.late += pair->ref.control->late;
     *place = nullptr;
+    return true;
 }
 
 std::vector<std::byte> Drive::read(uint32_t nsid, uint64_t lba, uint64_t bytes) {
@@ -148,7 +155,7 @@ std::vector<std::byte> Drive::read(uint32_t nsid, uint64_t lba, uint64_t bytes) 
                           std::to_string(lba) + ", " + std::to_string(bytes) + " bytes)");
     std::vector<std::byte> result(bytes);
     const auto pair = open_pair(1, {});
-    const std::shared_ptr<void> closer(nullptr, [&](void*) { close_pair(pair); });
+    const std::shared_ptr<void> closer(nullptr, [&](void*) { release_pair(pair); });
     for (uint64_t done = 0; done < bytes;) {
         const uint64_t piece = std::min<uint64_t>(bytes - done, pair->ref.max_bytes / block * block);
         bool settled = false;
@@ -158,14 +165,14 @@ std::vector<std::byte> Drive::read(uint32_t nsid, uint64_t lba, uint64_t bytes) 
         for (uint32_t looks = 0; !settled; ++looks) {
             if (looks > 20) std::this_thread::sleep_for(std::chrono::microseconds(20));
             const std::lock_guard lock(pair->mutex);
-            if (!pair->closed_reason.empty()) {
-                problem = pair->closed_reason;
-                error_number = pair->closed_error;
-                break;
-            }
             if (!pair->failures.empty()) {
                 problem = pair->failures.back().reason;
                 error_number = pair->failures.back().error_number;
+                break;
+            }
+            if (!pair->closed_reason.empty()) {
+                problem = pair->closed_reason;
+                error_number = pair->closed_error;
                 break;
             }
             if (!sent) {
@@ -193,6 +200,13 @@ std::vector<std::byte> Drive::read(uint32_t nsid, uint64_t lba, uint64_t bytes) 
         done += piece;
     }
     return result;
+}
+
+std::string Drive::notes() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& pair : pairs_)
+        if (pair) return pair->rings->notes();
+    return {};
 }
 
 std::string Drive::closed_reason() {
@@ -237,8 +251,9 @@ void Drive::watch() {
                 recover("the controller reported a fatal status (CSTS.CFS)", EIO);
             } else {
                 bool late = false;
-                for (const auto& pair : pairs_) {
-                    if (!pair) continue;
+                const auto pairs = pairs_;  // retire() takes entries out
+                for (const auto& pair : pairs) {
+                    if (!pair || (pair->released && retire(pair))) continue;
                     const std::lock_guard pair_lock(pair->mutex);
                     late = late || expired(*pair);
                 }
@@ -295,7 +310,7 @@ void Drive::recover(const std::string& reason, int error_number) {
             for (const auto& pair : pairs_) {
                 if (!pair) continue;
                 drain(kSerial, pair->ref, pair->ref.depth, [](uint32_t, uint64_t, uint32_t) { return true; });
-                controller_->delete_pair(pair->id);
+                if (pair->closed_reason.empty()) controller_->delete_pair(pair->id);
             }
         }
     } catch (const StorageError&) {
@@ -307,9 +322,12 @@ void Drive::recover(const std::string& reason, int error_number) {
         for (const auto& pair : pairs_) {
             if (!pair) continue;
             pair->state.restart();
-            if (usable_ids(pair->ref) == 0)
-                throw StorageError("every command id of a queue has timed out", name(), 0, 0, ETIMEDOUT);
-            create(*pair);
+            if (usable_ids(pair->ref) == 0) {
+                pair->closed_reason = "every command id of this queue has timed out";
+                pair->closed_error = ETIMEDOUT;
+            } else if (pair->closed_reason.empty()) {
+                create(*pair);
+            }
         }
     } catch (const std::exception& error) {
         close_locked(reason + "; " + error.what(), error_number);
@@ -345,14 +363,14 @@ void Drive::close() {
     std::vector<std::unique_lock<std::timed_mutex>> locks;
     for (const auto& pair : open)
         if (pair) locks.emplace_back(pair->mutex);
-    bool stopped = false;
     try {
         for (const auto& pair : open)
-            if (pair) controller_->delete_pair(pair->id);
-        stopped = controller_->shutdown();
+            if (pair && pair->closed_reason.empty()) controller_->delete_pair(pair->id);
+        controller_->shutdown();
     } catch (const StorageError&) {
-        stopped = false;  // the controller is disabled when it is destroyed, which is the stronger measure
+        // Deleting and announcing are courtesies; disabling is what counts.
     }
+    const bool stopped = controller_->disable();
     closed_reason_ = "closed";
     for (const auto& pair : open) {
         if (!pair) continue;

@@ -54,6 +54,7 @@ struct QueuePair {
     std::vector<Failure> failures;  // for the owner to take
     std::string closed_reason;      // not empty: the pair is of no use any more
     int closed_error = 0;
+    std::atomic<bool> released{false};  // its owner is gone; not guarded
 };
 
 class Drive {
@@ -74,12 +75,15 @@ public:
     // A pair of at most `ids` commands in flight. With `target` the data goes there if the device can map it, else to
     // buffers of the pair. Throws ConfigError when every I/O queue is taken, StorageError when the drive is closed.
     std::shared_ptr<QueuePair> open_pair(uint32_t ids, std::span<std::byte> target);
-    // Commands still in flight are given the drive's time-out to end; then the drive is reset.
-    void close_pair(const std::shared_ptr<QueuePair>& pair);
+    // Gives a pair back. What is still in flight after a moment is left to the watchdog, which deletes the queue when
+    // the last command has ended or was ended.
+    void release_pair(const std::shared_ptr<QueuePair>& pair);
 
     // One blocking read, for superblocks and tests. `bytes` a multiple of the block.
     std::vector<std::byte> read(uint32_t nsid, uint64_t lba, uint64_t bytes);
 
+    // What the drive had to do without, e.g. huge pages; empty when nothing.
+    std::string notes();
     // Empty while the drive can be used.
     std::string closed_reason();
     DriveStats stats();
@@ -94,6 +98,8 @@ private:
     // Moves what is in flight to `failures`; poisons what is past its deadline. Caller holds pair.mutex.
     void fail_in_flight(QueuePair& pair, const std::string& reason, int error_number);
     bool expired(QueuePair& pair);
+    // Deletes a released pair once nothing is in flight. Caller holds mutex_.
+    bool retire(const std::shared_ptr<QueuePair>& pair);
 
     const std::shared_ptr<Device> device_;
     const DriveOptions options_;

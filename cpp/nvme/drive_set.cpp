@@ -50,6 +50,11 @@ void DriveSet::forget() {
     paths_.clear();
 }
 
+bool any_file() {
+    const std::lock_guard lock(table_mutex);
+    return !table().empty();
+}
+
 MappedFile find_file(const std::string& path) {
     const std::lock_guard lock(table_mutex);
     const auto entry = table().find(path);

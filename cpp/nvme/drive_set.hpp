@@ -36,6 +36,9 @@ struct MappedFile {
     std::shared_ptr<const FileMap> map;
 };
 
+// Whether any file is known to be on an open drive.
+bool any_file();
+
 // Throws ConfigError when the path is on no open drive.
 MappedFile find_file(const std::string& path);
 

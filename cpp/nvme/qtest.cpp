@@ -35,7 +35,7 @@ public:
         : machine_(std::move(machine)), address_(address), bytes_(bytes) {}
     std::span<std::byte> bytes() const override { return {machine_->ram(address_), bytes_}; }
     DmaView view() const override { return {address_, nullptr, 12}; }
-    std::string notes() const override { return "RAM of the test machine"; }
+    std::string notes() const override { return {}; }
     void abandon() override {}  // the machine hands out every address once
 
 private:
