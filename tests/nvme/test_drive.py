@@ -93,7 +93,7 @@ def test_what_cannot_be_read_is_refused(tmp_path):
             drive.read(1, 8192, 512)
         with pytest.raises(ConfigError, match="whole blocks"):
             drive.read(1, 0, 100)
-        with pytest.raises(ConfigError, match="power|from 2"):
+        with pytest.raises(ConfigError, match="depth must be from 2"):
             machine.open(depth=1)
 
 
