@@ -9,6 +9,7 @@
 #include "nvme/drive_set.hpp"
 #include "nvme/qtest.hpp"
 #include "nvme/status.hpp"
+#include "nvme/vfio.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -77,8 +78,8 @@ void bind_nvme(nb::module_& m) {
 
     nb::class_<Drive>(m, "NvmeDrive", "A drive whose queues this process owns.")
         .def_prop_ro("name", &Drive::name)
-        .def_prop_ro("info", &describe)
-        .def_prop_ro("stats", &counters)
+        .def_prop_ro("info", &describe, nb::for_getter(nb::sig("def info(self, /) -> dict[str, object]")))
+        .def_prop_ro("stats", &counters, nb::for_getter(nb::sig("def stats(self, /) -> dict[str, int]")))
         .def_prop_ro("notes", &Drive::notes)
         .def_prop_ro("closed_reason", &Drive::closed_reason)
         .def(
@@ -102,6 +103,15 @@ void bind_nvme(nb::module_& m) {
                                            make_options(depth, pairs, max_io_bytes, timeout_s, admin_timeout_s));
         },
         "machine"_a, "slot"_a, "depth"_a, "pairs"_a, "max_io_bytes"_a, "timeout_s"_a, "admin_timeout_s"_a,
+        nb::call_guard<nb::gil_scoped_release>());
+    m.def(
+        "nvme_open_vfio",
+        [](const std::string& address, uint32_t depth, uint32_t pairs, uint32_t max_io_bytes, double timeout_s,
+           double admin_timeout_s) {
+            return std::make_shared<Drive>(open_vfio(address),
+                                           make_options(depth, pairs, max_io_bytes, timeout_s, admin_timeout_s));
+        },
+        "address"_a, "depth"_a, "pairs"_a, "max_io_bytes"_a, "timeout_s"_a, "admin_timeout_s"_a,
         nb::call_guard<nb::gil_scoped_release>());
     m.def("nvme_describe_status", &describe_status, "status"_a, "A completion's status bits in words.");
 
