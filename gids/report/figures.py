@@ -54,7 +54,7 @@ def _trainers(epochs: Sequence[Epoch]) -> list[str]:
 
 
 def learning_curves(epochs: Sequence[Epoch]) -> str:
-    """Draw loss (left axis) and validation accuracy (right axis) by epoch, one line per trainer."""
+    """Draw loss (left axis) and accuracy (right axis) by epoch, one line per trainer."""
     figure, axes = _figure(2.9)
     other = axes.twinx()
     other.spines["top"].set_visible(False)
@@ -72,10 +72,10 @@ def learning_curves(epochs: Sequence[Epoch]) -> str:
             other.plot(numbers, points, linestyle="--", marker="s", markersize=4, **style)
     axes.set_xlabel("epoch")
     axes.set_ylabel("training loss (solid)")
-    other.set_ylabel("validation accuracy, % (dashed)")
+    other.set_ylabel("accuracy, % (dashed)")
     axes.locator_params(axis="x", integer=True)
     axes.legend(frameon=False, loc="center right")
-    return _svg(figure, "learning", "training loss and validation accuracy by epoch")
+    return _svg(figure, "learning", "training loss and accuracy by epoch")
 
 
 def rows_by_source(epochs: Sequence[Epoch]) -> str:

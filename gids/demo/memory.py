@@ -1,0 +1,47 @@
+"""How much the process grows while something runs."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_STATM = Path("/proc/self/statm")
+
+
+def resident_bytes() -> int:
+    """Anonymous and file-backed memory of this process that is in RAM now."""
+    return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
+
+
+class MemoryMeter:
+    """Highest resident memory inside a ``with`` block, over what it was at its begin; looks every few milliseconds."""
+
+    def __init__(self, interval_s: float = 0.005):
+        self._interval_s = interval_s
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="gids-memory-meter", daemon=True)
+        self._before = self._peak = 0
+
+    @property
+    def growth_bytes(self) -> int:
+        """Peak minus begin."""
+        return self._peak - self._before
+
+    def _watch(self) -> None:
+        while not self._done.wait(self._interval_s):
+            self._peak = max(self._peak, resident_bytes())
+
+    def __enter__(self) -> MemoryMeter:
+        self._before = self._peak = resident_bytes()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+        self._peak = max(self._peak, resident_bytes())

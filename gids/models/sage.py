@@ -1,0 +1,90 @@
+"""GraphSAGE with mean aggregation, in plain torch: no framework is needed to train on sampled blocks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Layer(Protocol):
+    """What a layer needs of a sampled block of one edge type; ``gids.sampling.Block`` has it."""
+
+    @property
+    def indptr(self) -> Mapping[tuple[str, str, str], Tensor]:
+        """In-edges of destination ``i`` are ``indptr[i]:indptr[i + 1]``."""
+
+    @property
+    def src(self) -> Mapping[tuple[str, str, str], Tensor]:
+        """Source of each edge."""
+
+
+def mean_of_neighbours(x: Tensor, indptr: Tensor, src: Tensor) -> Tensor:
+    """Average the rows ``x[src]`` of every destination; zeros where it has no edge.
+
+    Parameters
+    ----------
+    x : Tensor
+        float ``[sources, dim]``.
+    indptr, src : Tensor
+        int64: edges by destination, ``[destinations + 1]`` and ``[edges]``.
+
+    Returns
+    -------
+    Tensor
+        float ``[destinations, dim]``.
+
+    Notes
+    -----
+    An embedding bag gathers and reduces in one pass and adds gradients in a fixed order, so training on a CPU is
+    reproducible to the last bit; ``index_add`` and ``segment_reduce`` are not, and are 4 to 5 times slower.
+    """
+    return functional.embedding_bag(src, x, indptr, mode="mean", include_last_offset=True)
+
+
+class SAGELayer(nn.Module):
+    """``W_self x_i + W_neighbours mean(x_j) + b`` for every destination ``i``."""
+
+    def __init__(self, in_dim: int, out_dim: int):
+        super().__init__()
+        self.own = nn.Linear(in_dim, out_dim)
+        self.neighbours = nn.Linear(in_dim, out_dim, bias=False)
+
+    def forward(self, x: Tensor, indptr: Tensor, src: Tensor) -> Tensor:
+        """Give float ``[destinations, out_dim]``; destinations are the first rows of ``x``."""
+        own: Tensor = self.own(x[: len(indptr) - 1])
+        neighbours: Tensor = self.neighbours(mean_of_neighbours(x, indptr, src))
+        return own + neighbours
+
+
+class GraphSAGE(nn.Module):
+    """Stacked :class:`SAGELayer` with rectified linear units and dropout between them.
+
+    Parameters
+    ----------
+    in_dim, hidden_dim, out_dim : int
+        Widths of the features, of every hidden layer, and of the output.
+    num_layers : int
+        Layers, as many as a batch has blocks.
+    dropout : float
+        Share of hidden values that training drops.
+    """
+
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int = 3, dropout: float = 0.0):
+        super().__init__()
+        widths = [in_dim, *[hidden_dim] * (num_layers - 1), out_dim]
+        self.layers = nn.ModuleList(SAGELayer(here, there) for here, there in itertools.pairwise(widths))
+        self.dropout = dropout
+
+    def forward(self, blocks: Sequence[Layer], x: Tensor) -> Tensor:
+        """Give float logits ``[seeds, out_dim]`` for the blocks of a batch (outermost first) and its input rows."""
+        for number, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
+            ((etype, indptr),) = block.indptr.items()
+            x = layer(x, indptr, block.src[etype])
+            if number < len(self.layers) - 1:
+                x = functional.dropout(torch.relu(x), self.dropout, self.training)
+        return x

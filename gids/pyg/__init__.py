@@ -1,0 +1,30 @@
+"""PyG with features on disk, and without pyg-lib.
+
+>>> from gids.pyg import NeighborLoader
+>>> loader = NeighborLoader("my-graph", num_neighbors=[10, 10], input_nodes="train", batch_size=1024, shuffle=True)
+>>> for data in loader:
+...     train_on(model(data.x, data.edge_index)[: data.batch_size], data.y[: data.batch_size])
+
+PyG's own loaders take :class:`FeatureStore` and :class:`GraphStore` with :class:`NeighborSampler` as their sampler.
+"""
+
+try:
+    import torch_geometric as _torch_geometric  # noqa: F401 - says what to install, before anything else fails
+except ImportError as error:
+    raise ImportError("gids.pyg needs PyTorch Geometric (pip install 'gids[pyg]')") from error
+
+from gids.external import Options
+from gids.pyg.hops import HopSampler, Neighborhood
+from gids.pyg.loader import NeighborLoader
+from gids.pyg.sampler import NeighborSampler
+from gids.pyg.stores import FeatureStore, GraphStore
+
+__all__ = [
+    "FeatureStore",
+    "GraphStore",
+    "HopSampler",
+    "NeighborLoader",
+    "NeighborSampler",
+    "Neighborhood",
+    "Options",
+]
