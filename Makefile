@@ -48,6 +48,6 @@ $(VENV)/.native: $(VENV)/.base $(NATIVE_INPUTS)
 	touch $@
 
 $(VENV)/.tests: $(VENV)/.base requirements.txt tests/requirements.txt
-	.ci/packages liburing-dev doctest-dev fio chromium
+	.ci/packages liburing-dev doctest-dev fio chromium qemu-system-x86
 	$(PIP) -r requirements.txt -r tests/requirements.txt
 	touch $@

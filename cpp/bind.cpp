@@ -44,4 +44,5 @@ NB_MODULE(_native, m) {
     gids::bind_tiers(m);
     gids::bind_sampling(m);
     gids::bind_storage(m);
+    gids::bind_nvme(m);
 }

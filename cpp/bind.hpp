@@ -17,5 +17,6 @@ void bind_dataset(nanobind::module_&);
 void bind_tiers(nanobind::module_&);
 void bind_sampling(nanobind::module_& m);
 void bind_storage(nanobind::module_& m);
+void bind_nvme(nanobind::module_& m);
 
 }  // namespace gids

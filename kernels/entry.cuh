@@ -3,9 +3,11 @@
 
 #include "exec.cuh"
 
-// Threads of the largest block that an entry point is launched with; the compiler plans registers for it.
+// Threads of the largest block that an entry point is launched with, and how many of those a multiprocessor holds at
+// least: together 64 registers a thread, which no entry point needs. Left to itself ptxas aims at 32 and spills.
 #define GIDS_BLOCK_THREADS 256
-#define GIDS_KERNEL extern "C" __global__ void __launch_bounds__(GIDS_BLOCK_THREADS)
+#define GIDS_BLOCKS_RESIDENT 4
+#define GIDS_KERNEL extern "C" __global__ void __launch_bounds__(GIDS_BLOCK_THREADS, GIDS_BLOCKS_RESIDENT)
 
 // GIDS_REGISTER(kernel): after each entry point. A CUDA build finds entry points by their extern "C" name; the
 // lane-by-lane test build needs a table.

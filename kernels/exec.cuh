@@ -102,6 +102,15 @@ private:
 };
 #endif
 
+// memcpy, by the name that each compiler knows.
+GIDS_DEVICE void copy_bytes(void* to, const void* from, uint64_t bytes) {
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+    memcpy(to, from, bytes);
+#else
+    __builtin_memcpy(to, from, bytes);
+#endif
+}
+
 // High 64 bits of a product: maps a 64-bit random number onto [0, bound) with a bias below bound / 2^64.
 GIDS_DEVICE uint64_t multiply_high(uint64_t a, uint64_t b) {
 #if defined(__CUDA_ARCH__)

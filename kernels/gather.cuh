@@ -36,12 +36,12 @@ struct BFloat16 {
 
 GIDS_DEVICE float float_of_bits(uint32_t bits) {
     float value;
-    __builtin_memcpy(&value, &bits, sizeof value);
+    copy_bytes(&value, &bits, sizeof value);
     return value;
 }
 GIDS_DEVICE uint32_t bits_of_float(float value) {
     uint32_t bits;
-    __builtin_memcpy(&bits, &value, sizeof bits);
+    copy_bytes(&bits, &value, sizeof bits);
     return bits;
 }
 
@@ -91,7 +91,7 @@ GIDS_DEVICE void convert_row(const Exec& exec, To* out, const From* in, int64_t 
 template <class Exec>
 GIDS_DEVICE void copy_row(const Exec& exec, uint8_t* out, const uint8_t* in, int64_t bytes) {
     if constexpr (Exec::kLanes == 1) {
-        __builtin_memcpy(out, in, static_cast<uint64_t>(bytes));
+        copy_bytes(out, in, static_cast<uint64_t>(bytes));
     } else {
         const uint64_t shape =
             reinterpret_cast<uint64_t>(out) | reinterpret_cast<uint64_t>(in) | static_cast<uint64_t>(bytes);

@@ -78,7 +78,7 @@ struct QueueControl {
     alignas(128) uint32_t first_word;   // where to look for a free id first; a hint
     alignas(128) uint32_t closed;       // not 0: the watchdog has taken the queue away
     uint32_t spurious;                  // completions for ids that were not in flight: the drive or we are wrong
-    uint32_t late;                      // completions for poisoned ids: arrived after their deadline
+    uint32_t late;                      // completions for commands that were given up: arrived after their deadline
 };
 
 // A view of a queue pair, trivially copyable into a kernel; the host owns what it points to.
@@ -269,7 +269,7 @@ GIDS_DEVICE bool dispatch(const QueueRef& q, uint32_t dw3, Sink& sink) {
     // acquire: `user` belongs to this submission. The exchange decides the race with the watchdog's poison().
     if (slot_state(seen) != kInFlight ||
         !word.compare_exchange_strong(seen, with_state(seen, kAnswered), memory_order_acquire, memory_order_relaxed)) {
-        uint32_t& count = slot_state(seen) == kPoisoned ? q.control->late : q.control->spurious;
+        uint32_t& count = slot_state(seen) == kFree ? q.control->spurious : q.control->late;
         atomic_ref<uint32_t>(count).fetch_add(1u, memory_order_relaxed);
         return false;
     }

@@ -47,11 +47,25 @@ public:
 
     // As after creation: nothing in flight, no id poisoned, both rings at the beginning.
     void reset() {
+        const uint32_t spurious = control_.spurious, late = control_.late;
         control_ = QueueControl{};
+        control_.spurious = spurious;
+        control_.late = late;
         slots_.assign(shape_.ids, Slot{});
         ready_.assign(shape_.depth, 0);
         free_ids_.assign(free_ids_.size(), 0);
         for (uint32_t id = 0; id < shape_.ids; ++id) free_ids_[id / 32] |= 1u << (id % 32);
+    }
+
+    // As reset(), but poisoned ids stay out of use: the drive was told to forget them, not seen to.
+    void restart() {
+        std::vector<Slot> before = slots_;
+        reset();
+        for (uint32_t id = 0; id < shape_.ids; ++id) {
+            if (slot_state(before[id].word) != kPoisoned) continue;
+            slots_[id] = before[id];
+            free_ids_[id / 32] &= ~(1u << (id % 32));
+        }
     }
 
     // Fills what belongs to the host. `dma` is dma_bytes() long, page aligned, zeroed; `dma_view` its bus addresses.

@@ -1,196 +1,132 @@
-// The layer loop of neighbour sampling. Work is blocked so that every random access was prefetched before it is made.
+// The layer loop of neighbour sampling. In memory, choosing, gathering and numbering are one pass over pieces that stay
+// in the cache; from disk they are three passes with one read between them.
 #include "sampling/neighbor.hpp"
 
 #include <algorithm>
 
-#include "errors.hpp"
-#include "sample.cuh"
 #include "sampling/pipeline.hpp"
 
 namespace gids {
 namespace {
 
-constexpr int64_t kPieceEdges = 4096;  // edges that one thread produces at a time: 32 KiB of ids
-constexpr int64_t kCountAhead = 32;    // destinations between prefetch and use of an offset
-constexpr int64_t kNodesBehind = 16;   // destinations between choosing an edge and reading its source
+constexpr int64_t kNodesBehind = 16;  // destinations between choosing an edge and reading its source
 
-// Destinations of one relation and layer with what was learnt about them in the counting pass.
-struct Frontier {
-    Array<int64_t> first;  // position of the first in-edge
-    Array<int64_t> degree;
-    int64_t size() const { return first.size(); }
-};
-
-void for_pieces(ThreadPool* pool, int64_t count, int64_t grain, auto body) {
-    if (pool == nullptr || count <= grain) {
-        if (count > 0) body(int64_t{0}, count);
-        return;
-    }
-    pool->parallel_for(count, grain, body);
-}
-
-Frontier count_edges(const Relation& relation, const int64_t* nodes, int64_t num_dst, int64_t fanout, bool replace,
-                     ThreadPool* pool, int64_t* indptr) {
-    Frontier frontier{Array<int64_t>(num_dst), Array<int64_t>(num_dst)};
-    for_pieces(pool, num_dst, 8192, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-            if (i + kCountAhead < end) __builtin_prefetch(&relation.indptr[nodes[i + kCountAhead]]);
-            const int64_t first = relation.indptr[nodes[i]];
-            const int64_t degree = relation.indptr[nodes[i] + 1] - first;
-            frontier.first[i] = first;
-            frontier.degree[i] = degree;
-            indptr[i + 1] = sampled_count(degree, fanout, replace);
-        }
-    });
-    indptr[0] = 0;
-    for (int64_t i = 0; i < num_dst; ++i) indptr[i + 1] += indptr[i];
-    return frontier;
-}
-
-// Destination ranges of about kPieceEdges edges each.
-std::vector<int64_t> cut_pieces(const Array<int64_t>& indptr) {
-    const int64_t num_dst = indptr.size() - 1;
-    std::vector<int64_t> bounds{0};
-    while (bounds.back() < num_dst) {
-        const int64_t goal = indptr[bounds.back()] + kPieceEdges;
-        const int64_t end =
-            std::upper_bound(indptr.begin() + bounds.back() + 1, indptr.end(), goal) - indptr.begin() - 1;
-        bounds.push_back(std::max(end, bounds.back() + 1));
-    }
-    return bounds;
-}
-
-[[noreturn]] void reject_neighbor(const Relation& relation, int64_t num_src) {
-    throw DatasetError("indices of " + relation.name + " must be in [0, " + std::to_string(num_src) +
-                       "): a sampled neighbour is not");
-}
-
-void check_neighbors(const Relation& relation, const int64_t* nodes, int64_t count, int64_t num_src) {
-    bool bad = false;
-    for (int64_t i = 0; i < count; ++i) bad |= static_cast<uint64_t>(nodes[i]) >= static_cast<uint64_t>(num_src);
-    if (bad) reject_neighbor(relation, num_src);
-}
-
-struct Layer {
-    const Relation& relation;
-    const Frontier& frontier;
-    const int64_t* nodes;
-    const Array<int64_t>& indptr;
-    RandomKey key;
-    bool replace;
-
-    void choose(int64_t i, int64_t* positions) const {
-        choose_uniform(Serial{}, key, static_cast<uint64_t>(nodes[i]), frontier.first[i], frontier.degree[i],
-                       indptr[i + 1] - indptr[i], replace, positions);
-    }
-
-    // positions and out begin at the first edge of destination `begin`.
-    template <class Index>
-    void choose_and_gather(const Index* indices, int64_t begin, int64_t end, int64_t* positions, int64_t* out) const {
-        const int64_t origin = indptr[begin];
-        int64_t gathered = 0;
-        for (int64_t i = begin; i < end; ++i) {
-            const int64_t from = indptr[i] - origin;
-            const int64_t to = indptr[i + 1] - origin;
-            choose(i, positions + from);
-            for (int64_t e = from; e < to; ++e) __builtin_prefetch(&indices[positions[e]]);
-            const int64_t until = i - begin >= kNodesBehind ? indptr[i - kNodesBehind + 1] - origin : 0;
-            for (; gathered < until; ++gathered) out[gathered] = static_cast<int64_t>(indices[positions[gathered]]);
-        }
-        for (const int64_t total = indptr[end] - origin; gathered < total; ++gathered)
-            out[gathered] = static_cast<int64_t>(indices[positions[gathered]]);
-    }
-};
-
-BlockPart sample_relation(const Topology& topology, const Relation& relation, const NeighborOptions& options,
-                          int64_t fanout, RandomKey key, const NodeSet& destinations, int64_t num_dst, NodeSet& sources,
-                          ThreadPool* pool) {
-    const bool replace = options.replace && fanout >= 0;
-    const int64_t num_src = topology.num_nodes[static_cast<size_t>(relation.src_type)];
-    BlockPart part{Array<int64_t>(num_dst + 1), {}, {}};
-    const Frontier frontier =
-        count_edges(relation, destinations.nodes(), num_dst, fanout, replace, pool, part.indptr.data());
-    const int64_t edges = part.indptr[num_dst];
-    part.src = Array<int64_t>(edges);
-    sources.expect(edges);  // from here on destinations.nodes() does not move, even where it is the same set
-    const Layer layer{relation, frontier, destinations.nodes(), part.indptr, key, replace};
-    const bool in_memory = !relation.read;
-    if (options.edge_ids || !in_memory) part.edge_ids = Array<int64_t>(edges);
-
-    const std::vector<int64_t> bounds = cut_pieces(part.indptr);
-    const int64_t pieces = static_cast<int64_t>(bounds.size()) - 1;
-    const auto number = [&](int64_t p) {
-        const int64_t begin = part.indptr[bounds[static_cast<size_t>(p)]];
-        sources.add(part.src.data() + begin, part.indptr[bounds[static_cast<size_t>(p) + 1]] - begin);
+// Chooses the edges of destinations [begin, end) and gathers their sources a little later. positions and out begin at
+// the first edge of `begin` and may be the same array: each position is read before it is overwritten.
+template <class Index>
+void choose_and_gather(const Chooser& chooser, const Index* indices, int64_t begin, int64_t end, int64_t* positions,
+                       int64_t* out) {
+    const int64_t* indptr = chooser.indptr();
+    const int64_t origin = indptr[begin];
+    std::vector<double> scratch;
+    int64_t gathered = 0;
+    const auto gather_until = [&](int64_t until) {
+        for (; gathered < until; ++gathered) out[gathered] = static_cast<int64_t>(indices[positions[gathered]]);
     };
-    if (in_memory) {
-        produce_in_parallel_consume_in_order(
-            pool, pieces,
-            [&](int64_t p) {
-                const int64_t begin = bounds[static_cast<size_t>(p)];
-                const int64_t end = bounds[static_cast<size_t>(p) + 1];
-                const int64_t from = part.indptr[begin];
-                const int64_t count = part.indptr[end] - from;
-                int64_t* out = part.src.data() + from;
-                // Without edge ids the positions share the array of the sources: each is read before it is overwritten.
-                int64_t* positions = options.edge_ids ? part.edge_ids.data() + from : out;
-                if (relation.indices32 != nullptr)
-                    layer.choose_and_gather(relation.indices32, begin, end, positions, out);
-                else layer.choose_and_gather(relation.indices64, begin, end, positions, out);
-                check_neighbors(relation, out, count, num_src);
-                if (options.edge_ids && relation.edge_ids != nullptr)
-                    for (int64_t e = 0; e < count; ++e) positions[e] = relation.edge_ids[positions[e]];
-            },
-            number);
-        return part;
+    for (int64_t i = begin; i < end; ++i) {
+        const int64_t from = indptr[i] - origin;
+        chooser.choose(i, positions + from, scratch);
+        for (int64_t e = from; e < indptr[i + 1] - origin; ++e) __builtin_prefetch(&indices[positions[e]]);
+        if (i - begin >= kNodesBehind) gather_until(indptr[i - kNodesBehind + 1] - origin);
     }
-    for_pieces(pool, pieces, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = bounds[static_cast<size_t>(begin)]; i < bounds[static_cast<size_t>(end)]; ++i)
-            layer.choose(i, part.edge_ids.data() + part.indptr[i]);
-    });
-    relation.read(part.edge_ids.data(), edges, part.src.data());
-    check_neighbors(relation, part.src.data(), edges, num_src);
-    for (int64_t p = 0; p < pieces; ++p) number(p);
-    if (!options.edge_ids) part.edge_ids = {};
+    gather_until(indptr[end] - origin);
+}
+
+BlockPart sample_in_memory(const Topology& topology, const Relation& relation, const Draw& draw, bool edge_ids,
+                           const NodeSet& destinations, int64_t num_dst, NodeSet& sources, ThreadPool* pool) {
+    BlockPart part{Array<int64_t>(num_dst + 1), {}, {}, {}};
+    const Frontier frontier = count_edges(relation, destinations.nodes(), num_dst, draw, pool, part.indptr.data());
+    const int64_t num_edges = part.indptr[num_dst];
+    part.src = Array<int64_t>(num_edges);
+    if (edge_ids) part.edge_ids = Array<int64_t>(num_edges);
+    sources.expect(num_edges);  // from here on destinations.nodes() does not move, even where it is the same set
+    const Chooser chooser(relation, frontier, destinations.nodes(), part.indptr.data(), draw);
+    const std::vector<int64_t> bounds = cut_pieces(part.indptr);
+    const auto edges_of = [&](int64_t piece) {
+        const int64_t from = part.indptr[bounds[static_cast<size_t>(piece)]];
+        return std::pair(from, part.indptr[bounds[static_cast<size_t>(piece) + 1]] - from);
+    };
+    produce_in_parallel_consume_in_order(
+        pool, static_cast<int64_t>(bounds.size()) - 1,
+        [&](int64_t piece) {
+            const auto [from, count] = edges_of(piece);
+            const int64_t begin = bounds[static_cast<size_t>(piece)];
+            const int64_t end = bounds[static_cast<size_t>(piece) + 1];
+            int64_t* out = part.src.data() + from;
+            int64_t* positions = edge_ids ? part.edge_ids.data() + from : out;
+            if (relation.indices32 != nullptr)
+                choose_and_gather(chooser, relation.indices32, begin, end, positions, out);
+            else choose_and_gather(chooser, relation.indices64, begin, end, positions, out);
+            check_neighbors(relation, out, count, topology.num_sources(relation));
+            if (edge_ids) name_edges(relation, positions, count);
+        },
+        [&](int64_t piece) {
+            const auto [from, count] = edges_of(piece);
+            sources.add(part.src.data() + from, count);
+        });
     return part;
+}
+
+BlockPart sample_listed(const Topology& topology, const Relation& relation, const Draw& draw, bool edge_ids,
+                        const ExcludedEdges& excluded, const NodeSet& destinations, int64_t num_dst, NodeSet& sources,
+                        ThreadPool* pool) {
+    EdgeList edges = find_edges(topology, relation, destinations.nodes(), num_dst, draw, pool);
+    drop_excluded(excluded, destinations.nodes(), edges);
+    sources.expect(edges.num_edges());
+    sources.add(edges.src.data(), edges.num_edges());
+    if (edge_ids) name_edges(relation, edges.positions.data(), edges.num_edges());
+    return {
+        std::move(edges.indptr), std::move(edges.src), edge_ids ? std::move(edges.positions) : Array<int64_t>(), {}};
 }
 
 }  // namespace
 
-NeighborSample sample_neighbors(Topology& topology, const NeighborOptions& options, SampleKey key,
-                                const std::vector<std::span<const int64_t>>& seeds, ThreadPool* pool) {
-    const size_t num_types = topology.num_nodes.size();
-    NeighborSample sample;
-    std::vector<NodeSet> sets;
-    sets.reserve(num_types);
-    for (size_t t = 0; t < num_types; ++t) {
-        sets.emplace_back(topology.tables, topology.num_nodes[t]);
-        const auto given = seeds[t];
-        for (const int64_t seed : given)
-            if (seed < 0 || seed >= topology.num_nodes[t])
-                throw ConfigError("seeds of " + topology.node_types[t] + " must be in [0, " +
-                                  std::to_string(topology.num_nodes[t]) + ") (got " + std::to_string(seed) + ")");
-        Array<int64_t> rows(static_cast<int64_t>(given.size()));
-        std::copy(given.begin(), given.end(), rows.data());
-        sets[t].add(rows.data(), rows.size());
-        sample.seed_rows.push_back(std::move(rows));
+void drop_excluded(const ExcludedEdges& excluded, const int64_t* nodes, EdgeList& edges) {
+    if (excluded.empty()) return;
+    int64_t kept = 0;
+    int64_t from = edges.indptr[0];
+    for (int64_t i = 0; i < edges.num_dst(); ++i) {
+        const int64_t to = edges.indptr[i + 1];
+        const auto begin = std::lower_bound(excluded.begin(), excluded.end(), std::pair(nodes[i], INT64_MIN));
+        const bool any = begin != excluded.end() && begin->first == nodes[i];
+        for (int64_t e = from; e < to; ++e) {
+            if (any && std::binary_search(begin, excluded.end(), std::pair(nodes[i], edges.src[e]))) continue;
+            edges.src[kept] = edges.src[e];
+            edges.positions[kept] = edges.positions[e];
+            ++kept;
+        }
+        edges.indptr[i + 1] = kept;
+        from = to;
     }
+    edges.src.set_size(kept);
+    edges.positions.set_size(kept);
+}
+
+Sampled sample_neighbors(Topology& topology, const NeighborOptions& options, SampleKey key, const Seeds& seeds,
+                         ThreadPool* pool) {
+    Sampled sample;
+    std::vector<NodeSet> sets = number_seeds(topology, seeds, sample);
     const size_t num_layers = options.fanouts.size();
     sample.blocks.resize(num_layers);
+    const ExcludedEdges nothing;
     for (size_t hop = 0; hop < num_layers; ++hop) {
         SampledBlock& block = sample.blocks[num_layers - 1 - hop];
-        const auto& fanouts = options.fanouts[num_layers - 1 - hop];
-        for (const NodeSet& set : sets) block.num_dst.push_back(set.size());
+        block.num_dst = sizes(sets);
         for (size_t r = 0; r < topology.relations.size(); ++r) {
             const Relation& relation = topology.relations[r];
             const auto dst = static_cast<size_t>(relation.dst_type);
-            const RandomKey layer_key = random_key(key.seed, key.epoch, key.batch, static_cast<uint32_t>(hop),
-                                                   static_cast<uint32_t>(r), Stream::kNeighbors);
-            block.parts.push_back(sample_relation(topology, relation, options, fanouts[r], layer_key, sets[dst],
-                                                  block.num_dst[dst], sets[static_cast<size_t>(relation.src_type)],
-                                                  pool));
+            const int64_t fanout = options.fanouts[num_layers - 1 - hop][r];
+            const Draw draw{fanout, options.replace && fanout >= 0, options.weighted,
+                            key.layer(hop, r, Stream::kNeighbors)};
+            const ExcludedEdges& excluded = options.excluded.empty() ? nothing : options.excluded[r];
+            NodeSet& sources = sets[static_cast<size_t>(relation.src_type)];
+            const bool fused = relation.in_memory() && excluded.empty() && !(draw.weighted && !relation.weights);
+            block.parts.push_back(fused ? sample_in_memory(topology, relation, draw, options.edge_ids, sets[dst],
+                                                           block.num_dst[dst], sources, pool)
+                                        : sample_listed(topology, relation, draw, options.edge_ids, excluded, sets[dst],
+                                                        block.num_dst[dst], sources, pool));
         }
-        for (const NodeSet& set : sets) block.num_src.push_back(set.size());
+        block.num_src = sizes(sets);
     }
     for (NodeSet& set : sets) sample.nodes.push_back(set.take_nodes());
     return sample;

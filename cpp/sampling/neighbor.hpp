@@ -1,50 +1,48 @@
-// Node-wise neighbour sampling on the CPU: count, choose, resolve, number, layer by layer from the seeds outwards.
+// Node-wise neighbour sampling on the CPU, layer by layer from the seeds outwards.
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <utility>
 #include <vector>
 
-#include "philox.cuh"
-#include "sampling/buffer.hpp"
-#include "sampling/topology.hpp"
+#include "sampling/edges.hpp"
+#include "sampling/sample.hpp"
 #include "thread_pool.hpp"
 
 namespace gids {
 
-struct SampleKey {
-    uint64_t seed;
-    uint32_t epoch;
-    uint64_t batch;
-};
+// (destination, source) pairs that must not appear in a block, sorted.
+using ExcludedEdges = std::vector<std::pair<int64_t, int64_t>>;
 
 struct NeighborOptions {
     std::vector<std::vector<int64_t>> fanouts;  // [layer][relation], outermost layer first
     bool replace = false;
     bool edge_ids = false;
+    bool weighted = false;
+    std::vector<ExcludedEdges> excluded{};  // by relation; may be empty altogether
 };
 
-// Edges of one relation in one layer: in-edges of destination i are [indptr[i], indptr[i + 1]).
-struct BlockPart {
-    Array<int64_t> indptr;
-    Array<int64_t> src;       // numbers within the layer's source nodes of the relation's source type
-    Array<int64_t> edge_ids;  // empty unless asked for
+// pool may be null: the caller works alone.
+Sampled sample_neighbors(Topology& topology, const NeighborOptions& options, SampleKey key, const Seeds& seeds,
+                         ThreadPool* pool);
+
+// Induced subgraph of everything that neighbour sampling reaches (ShaDow): one block whose sources are its
+// destinations.
+Sampled sample_shadow(Topology& topology, const NeighborOptions& options, SampleKey key, const Seeds& seeds,
+                      ThreadPool* pool);
+
+struct LadiesOptions {
+    std::vector<int64_t> sizes;  // nodes kept per source type, by layer, outermost first
+    bool edge_ids = false;
+    bool weighted = false;
+    std::vector<ExcludedEdges> excluded{};  // by relation; may be empty altogether
 };
 
-struct SampledBlock {
-    std::vector<int64_t> num_dst;  // by node type; destinations are the first source nodes
-    std::vector<int64_t> num_src;
-    std::vector<BlockPart> parts;  // by relation
-};
+// Layer-wise sampling (LADIES) with importance weights.
+Sampled sample_ladies(Topology& topology, const LadiesOptions& options, SampleKey key, const Seeds& seeds,
+                      ThreadPool* pool);
 
-struct NeighborSample {
-    std::vector<Array<int64_t>> nodes;      // by node type: unique, first occurrence first, seeds before all others
-    std::vector<Array<int64_t>> seed_rows;  // by node type: the number of each seed as given
-    std::vector<SampledBlock> blocks;       // outermost first
-};
-
-// seeds[t] are node ids of type t; duplicates are numbered once. pool may be null: the caller works alone.
-NeighborSample sample_neighbors(Topology& topology, const NeighborOptions& options, SampleKey key,
-                                const std::vector<std::span<const int64_t>>& seeds, ThreadPool* pool);
+// Drops excluded edges from a list, in place.
+void drop_excluded(const ExcludedEdges& excluded, const int64_t* nodes, EdgeList& edges);
 
 }  // namespace gids

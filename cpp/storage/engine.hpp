@@ -51,6 +51,8 @@ public:
     virtual void submit(std::span<const IoRequest> requests) = 0;
     // Waits until `at_least` completions are there or the time is over, then gives as many as there are and fit.
     virtual size_t reap(std::span<IoCompletion> completions, size_t at_least, Microseconds timeout) = 0;
+    // Why a request failed, where there is more to say than errno does; until the next reap().
+    virtual std::string explain(uint64_t /*tag*/) const { return {}; }
     virtual void cancel() {}
 };
 

@@ -114,7 +114,7 @@ void IoThread::release(uint32_t index) {
     free_.push_back(index);
 }
 
-void IoThread::fail(Slot& slot, const char* what, int error_number) {
+void IoThread::fail(Slot& slot, const std::string& what, int error_number) {
     ++counted_.errors;
     const Read& read = *slot.read;
     slot.job->fail(std::make_exception_ptr(StorageError(
@@ -132,7 +132,8 @@ void IoThread::receive(const IoCompletion& completion) {
     } else if (completion.result == -EAGAIN || completion.result == -EINTR) {
         again = slot.job->running();
     } else if (completion.result < 0) {
-        fail(slot, "read failed", static_cast<int>(-completion.result));
+        const std::string reason = queue_->explain(completion.tag);
+        fail(slot, reason.empty() ? "read failed" : reason, static_cast<int>(-completion.result));
     } else {
         const uint64_t got = slot.done + static_cast<uint64_t>(completion.result);
         counted_.bytes_read += static_cast<uint64_t>(completion.result);

@@ -39,7 +39,7 @@ private:
     bool claim();
     void fail_waiting();
     void receive(const IoCompletion& completion);
-    void fail(Slot& slot, const char* what, int error_number);
+    void fail(Slot& slot, const std::string& what, int error_number);
     void release(uint32_t index);
     void hand_out_copies();
     void copy(std::vector<Arrived>& arrived);

@@ -21,6 +21,9 @@ constexpr int64_t kMaxBatch = 0xffffffff;  // occurrences index batches with 32 
 
 RandomKey policy_key(uint64_t seed) { return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)}; }
 
+// Room for evicted keys too, so that the map is rebuilt once in a quarter of the capacity's admissions.
+int64_t keys_for(int64_t capacity) { return capacity + capacity / 4; }
+
 // Pieces of [0, count), and an exclusive scan of what each piece counted.
 int64_t scan_pieces(std::vector<int64_t>& counts) {
     int64_t sum = 0;
@@ -44,7 +47,7 @@ void Planner::set_host(RowMap rows, int64_t count) {
 }
 
 void Planner::reset() {
-    cached_.clear(options_.capacity + options_.capacity / 4);
+    cached_.clear(keys_for(options_.capacity));
     row_of_.assign(options_.capacity, kNoRow);
     slots_.assign(options_.capacity, SlotState{kNever, kFree, 0});
     sieve_.clear();
@@ -254,15 +257,35 @@ void Planner::spread(uint32_t group_begin, GroupPlanned& plan) const {
     plan.admit_slot.swap(slot);
 }
 
-void Planner::apply(ThreadPool& pool, const std::vector<SlotState>& states, const GroupPlanned& plan) {
-    const int64_t n = static_cast<int64_t>(plan.admit_slot.size());
-    if (!cached_.fits(n)) cached_.rebuild(n, [](const RowEntry& entry) { return entry.value != kNoValue; });
+// Forgets the keys of evicted rows. The map keeps its size: what is resident always fits.
+void Planner::index_slots(ThreadPool& pool) {
+    cached_.clear(keys_for(options_.capacity));
     const RowMap map = cached_.ref();
     std::atomic<int64_t> added{0};
-    pool.parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t k = begin; k < end; ++k)
-            if (row_of_[plan.admit_slot[k]] != kNoRow) map.erase(row_of_[plan.admit_slot[k]]);
+    pool.parallel_for(options_.capacity, kGrain, [&](int64_t begin, int64_t end) {
+        int64_t here = 0;
+        for_rows_prefetched(map, row_of_.data(), begin, end, [&](int64_t slot) {
+            bool is_new = false;
+            if (row_of_[slot] != kNoRow) map.claim(row_of_[slot], is_new)->value = slot;
+            here += is_new;
+        });
+        added.fetch_add(here, std::memory_order_relaxed);  // relaxed: only summed, read after the loop joined
     });
+    cached_.count_added(added);
+}
+
+void Planner::apply(ThreadPool& pool, const std::vector<SlotState>& states, const GroupPlanned& plan) {
+    const int64_t n = static_cast<int64_t>(plan.admit_slot.size());
+    pool.parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+        for (int64_t k = begin; k < end; ++k) {
+            int64_t& row = row_of_[plan.admit_slot[k]];
+            if (row != kNoRow) cached_.ref().erase(row);
+            row = kNoRow;
+        }
+    });
+    if (!cached_.fits(n)) index_slots(pool);
+    const RowMap map = cached_.ref();
+    std::atomic<int64_t> added{0};
     pool.parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
         int64_t here = 0;
         for (int64_t k = begin; k < end; ++k) {

@@ -70,6 +70,7 @@ private:
     void select(ThreadPool& pool, const Policy& policy, const std::vector<SlotState>& states, GroupPlanned& plan) const;
     void select_sieve(ThreadPool& pool, int64_t unique, GroupPlanned& plan);
     void spread(uint32_t group_begin, GroupPlanned& plan) const;
+    void index_slots(ThreadPool& pool);
     void apply(ThreadPool& pool, const std::vector<SlotState>& states, const GroupPlanned& plan);
 
     PlannerOptions options_;

@@ -13,6 +13,7 @@ from gids.errors import GidsError
 COMMANDS: dict[str, str] = {
     "demo": "train from disk within a memory budget and compare with training from memory",
     "report": "make one self-contained HTML page of a run",
+    "convert": "make a dataset from a graph in another layout (OGB, IGB, DGL, PyG, numpy, ...)",
     "generate": "make a synthetic dataset: planted communities or R-MAT",
     "info": "show what a dataset holds",
     "verify": "check every row of a dataset against its checksums",

@@ -75,8 +75,7 @@ def nvrtc_version() -> str:
     load_cuda_core()
     from cuda.bindings import nvrtc
 
-    for library in (path for root in _wheel_roots() for path in sorted(root.glob("*/lib/libnvrtc.so.1[0-9]"))):
-        ctypes.CDLL(str(library))  # cuda.pathfinder takes one that is loaded, but looks in no .pth or PYTHONPATH
+    preload("libnvrtc.so.1[0-9]")
     try:
         status, major, minor = nvrtc.nvrtcVersion()
     except Exception as error:  # cuda.pathfinder raises types of its own when libnvrtc is not installed
@@ -84,6 +83,12 @@ def nvrtc_version() -> str:
     if int(status) != 0:
         raise DeviceError(f"NVRTC gives no version (status {status})")
     return f"{major}.{minor}"
+
+
+def preload(pattern: str) -> None:
+    """Load a library of NVIDIA's wheels: cuda.pathfinder takes one that is loaded, but looks in no .pth directory."""
+    for library in (path for root in _wheel_roots() for path in sorted(root.glob(f"*/lib/{pattern}"))):
+        ctypes.CDLL(str(library))
 
 
 def _wheel_roots() -> list[Path]:

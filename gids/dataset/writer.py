@@ -72,6 +72,7 @@ class DatasetWriter:
         homes = [Path(directory).absolute() for directory in stripe_dirs]
         self._build = Build(Path(path).absolute(), job, overwrite, homes, progress, threads)
         self._attributes = dict(attributes or {})
+        self._progress = progress
         self._nodes: dict[str, NodeEntry] = {}
         self._num_edges: dict[EdgeType, int] = {}
         self._topology: dict[EdgeType, dict[str, TableWriter]] = {}
@@ -97,6 +98,11 @@ class DatasetWriter:
     def pool(self) -> _native.ThreadPool:
         """Threads to share."""
         return self._build.pool
+
+    def report(self, name: str, done: int, total: int) -> None:
+        """Show progress of work that is not a table."""
+        if self._progress is not None:
+            self._progress(name, done, total)
 
     def add_nodes(self, num_nodes: int, ntype: str = NODE) -> None:
         """Declare a node type; before anything else about it."""

@@ -90,6 +90,23 @@ class Block:
 
 
 @dataclass(frozen=True)
+class SeedEdges:
+    """The pairs of a link-prediction batch, positive ones first.
+
+    Attributes
+    ----------
+    src, dst : Tensor[int64]
+        Rows among the sample's ``seeds`` of the source and of the destination type.
+    labels : Tensor[float32]
+        1 for positive pairs, 0 for negative ones.
+    """
+
+    src: Tensor
+    dst: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
 class Sample:
     """A sampled batch.
 
@@ -103,12 +120,15 @@ class Sample:
         Outermost layer first.
     seed_rows : dict of str to Tensor[int64]
         For each seed as given (duplicates included) its row among ``seeds``.
+    edges : SeedEdges or None
+        The pairs, where seeds were edges.
     """
 
     seeds: dict[str, Tensor]
     input_nodes: dict[str, Tensor]
     blocks: list[Block]
     seed_rows: dict[str, Tensor] = field(repr=False)
+    edges: SeedEdges | None = None
 
     @property
     def num_edges(self) -> int:

@@ -18,6 +18,8 @@ from gids.table import RowTable
 Array = npt.NDArray[Any]
 #: ``read(positions, out)``: fill ``out[i]`` with the source node of edge position ``positions[i]`` (both int64).
 NeighborReader = Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], None]
+#: The same for weights: ``out`` is float32.
+WeightReader = Callable[[npt.NDArray[np.int64], npt.NDArray[np.float32]], None]
 
 
 class GraphSource(Protocol):
@@ -43,6 +45,9 @@ class GraphSource(Protocol):
     def edge_ids_table(self, etype: EdgeType) -> RowTable | None:
         """Say where the edge ids are, if they are not the positions."""
 
+    def edge_weight_table(self, etype: EdgeType) -> RowTable | None:
+        """Say where the edge weights are, if there are any."""
+
 
 def _vector(value: object, name: str) -> Array:
     array = value.numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
@@ -61,13 +66,16 @@ class Relation:
         Offsets, one more than there are destination nodes.
     indices : array[int32 or int64], or NeighborReader
         Source node of each edge position, or a function that reads them.
-    edge_ids : array[int64], optional
+    edge_ids : array[int64] or NeighborReader, optional
         Id of each edge position; without it the position is the id.
+    weights : array[float32] or WeightReader, optional
+        Weight of each edge position, not negative.
     """
 
     indptr: Array
     indices: Array | NeighborReader
-    edge_ids: Array | None = None
+    edge_ids: Array | NeighborReader | None = None
+    weights: Array | WeightReader | None = None
 
 
 class Topology:
@@ -126,12 +134,21 @@ class Topology:
                     f"(got {indices.min()} to {indices.max()})"
                 )
         edge_ids = relation.edge_ids
-        if edge_ids is not None:
+        if edge_ids is not None and not callable(edge_ids):
             edge_ids = _vector(edge_ids, f"edge_ids of {name}").astype(np.int64, copy=False)
             if len(edge_ids) != indptr[-1]:
-                raise ConfigError(f"edge_ids of {name} must have {indptr[-1]} entries (got {len(edge_ids)})")
-        self.relations[etype] = Relation(indptr, indices, edge_ids)
-        self._native.add_relation(name, self._types[source], self._types[destination], indptr, indices, edge_ids)
+                raise DatasetError(f"edge_ids of {name} must have {indptr[-1]} entries (got {len(edge_ids)})")
+        weights = relation.weights
+        if weights is not None and not callable(weights):
+            weights = _vector(weights, f"weights of {name}").astype(np.float32, copy=False)
+            if len(weights) != indptr[-1]:
+                raise DatasetError(f"weights of {name} must have {indptr[-1]} entries (got {len(weights)})")
+            if validate and not bool((np.isfinite(weights) & (weights >= 0)).all()):
+                raise DatasetError(f"weights of {name} must be finite and not negative")
+        self.relations[etype] = Relation(indptr, indices, edge_ids, weights)
+        self._native.add_relation(
+            name, self._types[source], self._types[destination], indptr, indices, edge_ids, weights
+        )
 
     @classmethod
     def from_arrays(
@@ -141,6 +158,7 @@ class Topology:
         *,
         num_nodes: int | None = None,
         edge_ids: object | None = None,
+        weights: object | None = None,
         validate: bool = True,
     ) -> Topology:
         """Make a graph of one node and edge type over arrays or tensors, without copying them.
@@ -155,13 +173,17 @@ class Topology:
             Nodes; by default ``len(indptr) - 1``.
         edge_ids : array_like[int64], optional
             Id of each edge position.
+        weights : array_like[float32], optional
+            Weight of each edge position.
         validate : bool
             Check that every neighbour exists.
         """
         offsets = _vector(indptr, "indptr")
         ids = None if edge_ids is None else _vector(edge_ids, "edge_ids")
+        factors = None if weights is None else _vector(weights, "weights")
         count = len(offsets) - 1 if num_nodes is None else num_nodes
-        return cls({NODE: count}, {EDGE: Relation(offsets, _vector(indices, "indices"), ids)}, validate=validate)
+        relation = Relation(offsets, _vector(indices, "indices"), ids, factors)
+        return cls({NODE: count}, {EDGE: relation}, validate=validate)
 
     @classmethod
     def from_dataset(cls, dataset: GraphSource) -> Topology:
@@ -175,11 +197,12 @@ class Topology:
         num_nodes = {ntype: dataset.num_nodes(ntype) for ntype in dataset.node_types}
         relations = {}
         for etype in dataset.edge_types:
-            ids = dataset.edge_ids_table(etype)
+            ids, weights = dataset.edge_ids_table(etype), dataset.edge_weight_table(etype)
             relations[etype] = Relation(
                 np.ascontiguousarray(dataset.indptr(etype), dtype=np.int64),
                 load_table(dataset.indices_table(etype)),
                 None if ids is None else load_table(ids),
+                None if weights is None else load_table(weights),
             )
         return cls(num_nodes, relations, validate=False)
 
@@ -192,6 +215,16 @@ class Topology:
     def edge_types(self) -> list[EdgeType]:
         """Edge types in the graph's order."""
         return list(self.relations)
+
+    def only(self, etype: EdgeType | None) -> EdgeType:
+        """Give ``etype``, or the single edge type where it is None."""
+        if etype is None:
+            if len(self.relations) != 1:
+                raise ConfigError(f"edge type must be given where a graph has several (has {self.edge_types})")
+            return next(iter(self.relations))
+        if etype not in self.relations:
+            raise ConfigError(f"edge type must be one of {self.edge_types} (got {etype!r})")
+        return etype
 
     def num_edges(self, etype: EdgeType | None = None) -> int:
         """Count the edges of one type, or of all where ``etype`` is None."""

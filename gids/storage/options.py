@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gids.errors import ConfigError
 
-ENGINES = ("auto", "uring", "pread", "memory")
+ENGINES = ("auto", "uring", "pread", "memory", "nvme")
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class StorageOptions:
     ----------
     engine : str
         ``"auto"`` takes ``uring`` where the kernel allows it and ``pread`` elsewhere; ``"memory"`` loads the whole
-        table and measures everything but the device.
+        table and measures everything but the device; ``"nvme"`` reads drives that :mod:`gids.nvme` has opened.
     queue_depth : int or None
         Requests in flight; None takes what :func:`gids.storage.load_curve` found best.
     threads : int

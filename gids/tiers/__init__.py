@@ -1,5 +1,7 @@
 """Feature tiers: a planned cache, a constant host buffer, and groups of batches that are read from disk once."""
 
+from gids.tiers.accumulator import AccessModel, Accumulator
+from gids.tiers.budget import BudgetSplit, TableProfile, TableShare, split_budget
 from gids.tiers.host_buffer import HostBuffer, HostRows
 from gids.tiers.plan import BatchPlan, Counters, GroupPlan, Planner, Source
 from gids.tiers.policies import POLICIES, Policy, parse_policy
@@ -8,7 +10,10 @@ from gids.tiers.store import FeatureStore, PendingGroup
 
 __all__ = [
     "POLICIES",
+    "AccessModel",
+    "Accumulator",
     "BatchPlan",
+    "BudgetSplit",
     "Counters",
     "FeatureStore",
     "GroupPlan",
@@ -19,10 +24,13 @@ __all__ = [
     "Policy",
     "Ranking",
     "Source",
+    "TableProfile",
+    "TableShare",
     "count_accesses",
     "parse_policy",
     "rank_nodes",
     "reverse_pagerank",
+    "split_budget",
     "top_edges",
     "top_rows",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -14,6 +15,12 @@ OUT = HERE.parents[1] / "build" / "standin"
 def build() -> Path:
     """Compile the stand-in and return its directory, for LD_LIBRARY_PATH."""
     OUT.mkdir(parents=True, exist_ok=True)
+    with (OUT / "lock").open("w") as lock:  # test workers ask for it at the same time
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _build()
+
+
+def _build() -> Path:
     library = OUT / "libcuda.so.1"
     newest = max(path.stat().st_mtime for path in HERE.glob("*.[ch]pp"))
     if library.exists() and library.stat().st_mtime > newest:

@@ -146,6 +146,11 @@ STANDIN_API CUresult cuCtxPopCurrent_v2(CUcontext* context) {
     current_context() = nullptr;
     return CUDA_SUCCESS;
 }
+STANDIN_API CUresult cuCtxCreate_v4(CUcontext* context, void*, unsigned, CUdevice) {
+    *context = primary_context();
+    return CUDA_SUCCESS;
+}
+STANDIN_API CUresult cuCtxDestroy_v2(CUcontext) { return CUDA_SUCCESS; }
 STANDIN_API CUresult cuCtxGetDevice(CUdevice* device) {
     if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     *device = 0;
@@ -190,3 +195,8 @@ STANDIN_API CUresult cuGetErrorName(CUresult error, const char** name) {
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuGetErrorString(CUresult error, const char** text) { return cuGetErrorName(error, text); }
+// Private tables of the driver, which NVRTC asks for; the stand-in has none, and NVRTC goes on without.
+STANDIN_API CUresult cuGetExportTable(const void** table, const CUuuid*) {
+    *table = nullptr;
+    return CUDA_ERROR_NOT_FOUND;
+}

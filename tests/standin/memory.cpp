@@ -304,6 +304,14 @@ STANDIN_API CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t
     ENTER(cuMemcpyAsync);
     return copy(to, from, bytes, stream);
 }
+STANDIN_API CUresult cuMemcpyBatchAsync_v2(const CUdeviceptr* to, const CUdeviceptr* from, const std::size_t* bytes,
+                                           std::size_t count, const void*, const std::size_t*, std::size_t,
+                                           CUstream stream) {
+    ENTER(cuMemcpyBatchAsync);
+    for (std::size_t i = 0; i < count; ++i)
+        if (const CUresult result = copy(to[i], from[i], bytes[i], stream); result != CUDA_SUCCESS) return result;
+    return CUDA_SUCCESS;
+}
 STANDIN_API CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
     ENTER(cuMemcpyHtoDAsync);
     return copy(to, reinterpret_cast<CUdeviceptr>(from), bytes, stream);

@@ -32,7 +32,7 @@ def sieve_model(trace, capacity):
 
 
 @given(traces, st.integers(0, 6))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_sieve_is_sieve(trace, capacity):
     plans, planner = run(trace, capacity, "sieve")
     hits = [

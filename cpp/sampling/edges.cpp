@@ -1,0 +1,188 @@
+// Counting, choosing and resolving edges. Random accesses are prefetched a fixed distance ahead.
+#include "sampling/edges.hpp"
+
+#include <algorithm>
+
+#include "errors.hpp"
+#include "sample.cuh"
+#include "weighted.cuh"
+
+namespace gids {
+namespace {
+
+constexpr int64_t kPieceEdges = 4096;       // edges that one thread handles at a time: 32 KiB of ids
+constexpr int64_t kCountAhead = 32;         // destinations between prefetch and use of an offset
+constexpr int64_t kGatherAhead = 64;        // edges between prefetch and use of a neighbour
+constexpr int64_t kSliceWeights = 4 << 20;  // weights read from disk at a time
+
+template <class Index>
+void gather(const Index* indices, const int64_t* positions, int64_t count, int64_t* out) {
+    for (int64_t e = 0; e < count; ++e) {
+        if (e + kGatherAhead < count) __builtin_prefetch(&indices[positions[e + kGatherAhead]]);
+        out[e] = static_cast<int64_t>(indices[positions[e]]);
+    }
+}
+
+// Copies what hot lists have and reads the rest in one request, so that the reader can sort and merge all of it.
+void resolve_on_disk(const Relation& relation, const int64_t* nodes, EdgeList& edges) {
+    if (relation.hot == nullptr) {
+        if (edges.num_edges() > 0) relation.read(edges.positions.data(), edges.num_edges(), edges.src.data());
+        return;
+    }
+    const HotLists& hot = *relation.hot;
+    Array<int64_t> wanted(edges.num_edges());
+    int64_t count = 0;
+    for (int64_t i = 0; i < edges.num_dst(); ++i) {
+        const int64_t from = edges.indptr[i];
+        const int64_t to = edges.indptr[i + 1];
+        if (hot.contains(nodes[i])) {
+            const int64_t shift = hot.start(nodes[i]) - relation.indptr[nodes[i]];
+            for (int64_t e = from; e < to; ++e) edges.src[e] = hot.value(edges.positions[e] + shift);
+        } else {
+            for (int64_t e = from; e < to; ++e) wanted[count++] = edges.positions[e];
+        }
+    }
+    if (count == 0) return;
+    Array<int64_t> found(count);
+    relation.read(wanted.data(), count, found.data());
+    const int64_t* next = found.data();
+    for (int64_t i = 0; i < edges.num_dst(); ++i)
+        if (!hot.contains(nodes[i]))
+            for (int64_t e = edges.indptr[i]; e < edges.indptr[i + 1]; ++e) edges.src[e] = *next++;
+}
+
+// Weights are on disk: whole lists are read slice by slice, and edges are chosen while their weights are at hand.
+void choose_with_read_weights(const Relation& relation, const int64_t* nodes, const Draw& draw, EdgeList& edges) {
+    const int64_t num_dst = edges.num_dst();
+    std::vector<double> times;
+    Array<int64_t> wanted;
+    Array<float> weights;
+    edges.indptr[0] = 0;
+    for (int64_t begin = 0, end = 0; begin < num_dst; begin = end) {
+        int64_t total = 0;
+        for (end = begin; end < num_dst && (end == begin || total < kSliceWeights); ++end)
+            total += relation.indptr[nodes[end] + 1] - relation.indptr[nodes[end]];
+        wanted.reserve(total);
+        weights.reserve(total);
+        int64_t at = 0;
+        for (int64_t i = begin; i < end; ++i)
+            for (int64_t p = relation.indptr[nodes[i]]; p < relation.indptr[nodes[i] + 1]; ++p) wanted[at++] = p;
+        if (total > 0) relation.read_weights(wanted.data(), total, weights.data());
+        const float* list = weights.data();
+        for (int64_t i = begin; i < end; ++i) {
+            const int64_t first = relation.indptr[nodes[i]];
+            const int64_t degree = relation.indptr[nodes[i] + 1] - first;
+            const int64_t positive = count_positive(Serial{}, list, degree);
+            const int64_t count = sampled_count(positive, draw.fanout, draw.replace);
+            const int64_t from = edges.indptr[i];
+            edges.positions.set_size(from);
+            edges.positions.reserve(from + count);
+            times.resize(static_cast<size_t>(std::max<int64_t>(count, 1)));
+            choose_weighted(Serial{}, draw.key, static_cast<uint64_t>(nodes[i]), first, degree, positive, count,
+                            draw.replace, list, times.data(), edges.positions.data() + from);
+            edges.indptr[i + 1] = from + count;
+            list += degree;
+        }
+    }
+    edges.positions.set_size(edges.num_edges());
+}
+
+}  // namespace
+
+Frontier count_edges(const Relation& relation, const int64_t* nodes, int64_t num_dst, const Draw& draw,
+                     ThreadPool* pool, int64_t* indptr) {
+    Frontier frontier{Array<int64_t>(num_dst), Array<int64_t>(num_dst), {}};
+    if (draw.weighted) frontier.positive = Array<int64_t>(num_dst);
+    for_pieces(pool, num_dst, 8192, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+            if (i + kCountAhead < end) __builtin_prefetch(&relation.indptr[nodes[i + kCountAhead]]);
+            const int64_t first = relation.indptr[nodes[i]];
+            const int64_t degree = relation.indptr[nodes[i] + 1] - first;
+            frontier.first[i] = first;
+            frontier.degree[i] = degree;
+            int64_t eligible = degree;
+            if (draw.weighted)
+                eligible = frontier.positive[i] = count_positive(Serial{}, relation.weights + first, degree);
+            indptr[i + 1] = sampled_count(eligible, draw.fanout, draw.replace);
+        }
+    });
+    indptr[0] = 0;
+    for (int64_t i = 0; i < num_dst; ++i) indptr[i + 1] += indptr[i];
+    return frontier;
+}
+
+std::vector<int64_t> cut_pieces(const Array<int64_t>& indptr) {
+    const int64_t num_dst = indptr.size() - 1;
+    std::vector<int64_t> bounds{0};
+    while (bounds.back() < num_dst) {
+        const int64_t goal = indptr[bounds.back()] + kPieceEdges;
+        const int64_t end =
+            std::upper_bound(indptr.begin() + bounds.back() + 1, indptr.end(), goal) - indptr.begin() - 1;
+        bounds.push_back(std::max(end, bounds.back() + 1));
+    }
+    return bounds;
+}
+
+void Chooser::choose(int64_t i, int64_t* out, std::vector<double>& scratch) const {
+    const int64_t count = indptr_[i + 1] - indptr_[i];
+    const int64_t first = frontier_.first[i];
+    const auto node = static_cast<uint64_t>(nodes_[i]);
+    if (!draw_.weighted) {
+        choose_uniform(Serial{}, draw_.key, node, first, frontier_.degree[i], count, draw_.replace, out);
+        return;
+    }
+    scratch.resize(static_cast<size_t>(std::max<int64_t>(count, 1)));
+    choose_weighted(Serial{}, draw_.key, node, first, frontier_.degree[i], frontier_.positive[i], count, draw_.replace,
+                    relation_.weights + first, scratch.data(), out);
+}
+
+EdgeList find_edges(const Topology& topology, const Relation& relation, const int64_t* nodes, int64_t num_dst,
+                    const Draw& draw, ThreadPool* pool) {
+    EdgeList edges{Array<int64_t>(num_dst + 1), {}, {}};
+    if (draw.weighted && relation.weights == nullptr) {
+        choose_with_read_weights(relation, nodes, draw, edges);
+    } else {
+        const Frontier frontier = count_edges(relation, nodes, num_dst, draw, pool, edges.indptr.data());
+        edges.positions = Array<int64_t>(edges.num_edges());
+        const Chooser chooser(relation, frontier, nodes, edges.indptr.data(), draw);
+        const std::vector<int64_t> bounds = cut_pieces(edges.indptr);
+        for_pieces(pool, static_cast<int64_t>(bounds.size()) - 1, 1, [&](int64_t begin, int64_t end) {
+            std::vector<double> scratch;
+            for (int64_t i = bounds[static_cast<size_t>(begin)]; i < bounds[static_cast<size_t>(end)]; ++i)
+                chooser.choose(i, edges.positions.data() + edges.indptr[i], scratch);
+        });
+    }
+    edges.src = Array<int64_t>(edges.num_edges());
+    if (relation.in_memory()) {
+        for_pieces(pool, edges.num_edges(), kPieceEdges, [&](int64_t begin, int64_t end) {
+            const int64_t* from = edges.positions.data() + begin;
+            if (relation.indices32 != nullptr) gather(relation.indices32, from, end - begin, edges.src.data() + begin);
+            else gather(relation.indices64, from, end - begin, edges.src.data() + begin);
+        });
+    } else {
+        resolve_on_disk(relation, nodes, edges);
+    }
+    check_neighbors(relation, edges.src.data(), edges.num_edges(), topology.num_sources(relation));
+    return edges;
+}
+
+void name_edges(const Relation& relation, int64_t* positions, int64_t count) {
+    if (count == 0) return;
+    if (relation.read_edge_ids) {
+        Array<int64_t> ids(count);
+        relation.read_edge_ids(positions, count, ids.data());
+        std::copy(ids.begin(), ids.end(), positions);
+    } else if (relation.edge_ids != nullptr) {
+        gather(relation.edge_ids, positions, count, positions);
+    }
+}
+
+void check_neighbors(const Relation& relation, const int64_t* nodes, int64_t count, int64_t num_src) {
+    bool bad = false;
+    for (int64_t i = 0; i < count; ++i) bad |= static_cast<uint64_t>(nodes[i]) >= static_cast<uint64_t>(num_src);
+    if (bad)
+        throw DatasetError("indices of " + relation.name + " must be in [0, " + std::to_string(num_src) +
+                           "): a sampled neighbour is not");
+}
+
+}  // namespace gids

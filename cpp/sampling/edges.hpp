@@ -1,0 +1,93 @@
+// Two steps that every sampler shares: choose edge positions, then resolve them to source nodes, wherever those are.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "philox.cuh"
+#include "sampling/buffer.hpp"
+#include "sampling/topology.hpp"
+#include "thread_pool.hpp"
+
+namespace gids {
+
+struct SampleKey {
+    uint64_t seed;
+    uint32_t epoch;
+    uint64_t batch;
+
+    RandomKey layer(size_t hop, size_t relation, Stream stream) const {
+        return random_key(seed, epoch, batch, static_cast<uint32_t>(hop), static_cast<uint32_t>(relation), stream);
+    }
+};
+
+// How one node's edges are chosen.
+struct Draw {
+    int64_t fanout;  // -1: all
+    bool replace;
+    bool weighted;
+    RandomKey key;
+};
+
+constexpr Draw kAllEdges{-1, false, false, {0, 0}};
+
+// In-edges of destination i are [indptr[i], indptr[i + 1]).
+struct EdgeList {
+    Array<int64_t> indptr;
+    Array<int64_t> positions;
+    Array<int64_t> src;  // node ids
+
+    int64_t num_dst() const { return indptr.size() - 1; }
+    int64_t num_edges() const { return indptr[num_dst()]; }
+};
+
+// What was learnt about the destinations while counting.
+struct Frontier {
+    Array<int64_t> first;  // position of the first in-edge
+    Array<int64_t> degree;
+    Array<int64_t> positive;  // edges of positive weight; empty where weights play no role
+};
+
+// Fills indptr[0 .. num_dst] and returns what choosing needs. Weights must be in memory.
+Frontier count_edges(const Relation& relation, const int64_t* nodes, int64_t num_dst, const Draw& draw,
+                     ThreadPool* pool, int64_t* indptr);
+
+// Destination ranges [bounds[p], bounds[p + 1]) of about 4096 edges each.
+std::vector<int64_t> cut_pieces(const Array<int64_t>& indptr);
+
+// Chooses the positions of one destination at a time, from what was counted.
+class Chooser {
+public:
+    Chooser(const Relation& relation, const Frontier& frontier, const int64_t* nodes, const int64_t* indptr,
+            const Draw& draw)
+        : relation_(relation), frontier_(frontier), nodes_(nodes), indptr_(indptr), draw_(draw) {}
+
+    void choose(int64_t i, int64_t* out, std::vector<double>& scratch) const;
+    const int64_t* indptr() const { return indptr_; }
+
+private:
+    const Relation& relation_;
+    const Frontier& frontier_;
+    const int64_t* nodes_;
+    const int64_t* indptr_;
+    Draw draw_;
+};
+
+// Chooses and resolves the edges of all destinations.
+EdgeList find_edges(const Topology& topology, const Relation& relation, const int64_t* nodes, int64_t num_dst,
+                    const Draw& draw, ThreadPool* pool);
+
+// Replaces edge positions by edge ids where the relation has them.
+void name_edges(const Relation& relation, int64_t* positions, int64_t count);
+
+// Throws DatasetError where a neighbour is not a node.
+void check_neighbors(const Relation& relation, const int64_t* nodes, int64_t count, int64_t num_src);
+
+template <class Body>
+void for_pieces(ThreadPool* pool, int64_t count, int64_t grain, const Body& body) {
+    if (count <= 0) return;
+    if (pool == nullptr || count <= grain) body(int64_t{0}, count);
+    else pool->parallel_for(count, grain, body);
+}
+
+}  // namespace gids

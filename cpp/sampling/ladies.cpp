@@ -1,0 +1,183 @@
+// LADIES: all in-edges of a layer compete, a fixed number of source nodes is kept, and their edges are reweighted.
+#include "ladies.cuh"
+
+#include <algorithm>
+
+#include "errors.hpp"
+#include "sampling/neighbor.hpp"
+#include "weighted.cuh"
+
+namespace gids {
+namespace {
+
+// The in-edges of one relation with the part of its destination that each carries.
+struct Candidates {
+    EdgeList edges;
+    Array<int64_t> candidate;     // number of the source among the candidates of its type
+    Array<uint64_t> part;         // by edge
+    std::vector<uint64_t> whole;  // by destination: sum of the parts
+};
+
+Candidates collect(const Topology& topology, const Relation& relation, const int64_t* nodes, int64_t num_dst,
+                   bool weighted, const ExcludedEdges& excluded, NodeSet& candidates, ThreadPool* pool) {
+    Candidates found;
+    found.edges = find_edges(topology, relation, nodes, num_dst, kAllEdges, pool);
+    drop_excluded(excluded, nodes, found.edges);
+    const int64_t num_edges = found.edges.num_edges();
+    found.candidate = Array<int64_t>(num_edges);
+    std::copy(found.edges.src.begin(), found.edges.src.end(), found.candidate.begin());
+    candidates.expect(num_edges);
+    candidates.add(found.candidate.data(), num_edges);
+    found.part = Array<uint64_t>(num_edges);
+    found.whole.resize(static_cast<size_t>(num_dst));
+    Array<float> weights;
+    if (weighted) {
+        weights = Array<float>(num_edges);
+        const int64_t* positions = found.edges.positions.data();
+        if (relation.weights != nullptr)
+            for (int64_t e = 0; e < num_edges; ++e) weights[e] = relation.weights[positions[e]];
+        else if (num_edges > 0) relation.read_weights(positions, num_edges, weights.data());
+    }
+    for (int64_t i = 0; i < num_dst; ++i) {
+        const int64_t from = found.edges.indptr[i];
+        const int64_t degree = found.edges.indptr[i + 1] - from;
+        uint64_t whole = static_cast<uint64_t>(degree);
+        if (weighted && degree > 0) {
+            const float* list = weights.data() + from;
+            const float largest = largest_weight(Serial{}, list, degree);
+            for (int64_t e = 0; e < degree; ++e) found.part[from + e] = fixed_weight(list[e], largest);
+            whole = fixed_sum(Serial{}, list, degree, largest);
+        } else {
+            std::fill_n(found.part.data() + from, degree, 1);
+        }
+        found.whole[static_cast<size_t>(i)] = whole;
+    }
+    return found;
+}
+
+void add_masses(const Candidates& found, int bits, std::vector<uint64_t>& masses) {
+    for (int64_t i = 0; i < found.edges.num_dst(); ++i)
+        for (int64_t e = found.edges.indptr[i]; e < found.edges.indptr[i + 1]; ++e)
+            if (found.part[e] > 0)
+                masses[static_cast<size_t>(found.candidate[e])] +=
+                    edge_mass(found.part[e], found.whole[static_cast<size_t>(i)], bits);
+}
+
+// Marks the earliest `size` candidates and returns how many they are. Equal times go by node id.
+int64_t choose_candidates(const NodeSet& candidates, const std::vector<uint64_t>& masses, int64_t size, RandomKey key,
+                          std::vector<bool>& kept) {
+    struct Racer {
+        double time;
+        int64_t node;
+        size_t number;
+        bool operator<(const Racer& other) const {
+            return time < other.time || (time == other.time && node < other.node);
+        }
+    };
+    std::vector<Racer> racers;
+    for (size_t c = 0; c < masses.size(); ++c) {
+        if (masses[c] == 0) continue;
+        const int64_t node = candidates.nodes()[c];
+        racers.push_back({candidate_time(key, static_cast<uint64_t>(node), masses[c]), node, c});
+    }
+    const auto chosen = std::min<int64_t>(size, static_cast<int64_t>(racers.size()));
+    std::nth_element(racers.begin(), racers.begin() + chosen, racers.end());
+    for (int64_t i = 0; i < chosen; ++i) kept[racers[static_cast<size_t>(i)].number] = true;
+    return chosen;
+}
+
+BlockPart keep_edges(const Relation& relation, Candidates& found, const std::vector<bool>& kept,
+                     const std::vector<uint64_t>& masses, uint64_t total_mass, int64_t chosen, bool edge_ids,
+                     NodeSet& sources) {
+    EdgeList& edges = found.edges;
+    Array<float> weights(edges.num_edges());
+    std::vector<double> row;
+    int64_t size = 0;
+    int64_t from = 0;
+    for (int64_t i = 0; i < edges.num_dst(); ++i) {
+        const int64_t to = edges.indptr[i + 1];
+        const int64_t begin = size;
+        double sum = 0.0;
+        row.clear();
+        for (int64_t e = from; e < to; ++e) {
+            const auto c = static_cast<size_t>(found.candidate[e]);
+            if (!kept[c] || found.part[e] == 0) continue;
+            row.push_back(
+                importance(found.part[e], found.whole[static_cast<size_t>(i)], masses[c], total_mass, chosen));
+            sum += row.back();
+            edges.src[size] = edges.src[e];
+            edges.positions[size] = edges.positions[e];
+            ++size;
+        }
+        for (size_t j = 0; j < row.size(); ++j)
+            weights[begin + static_cast<int64_t>(j)] = static_cast<float>(row[j] / sum);
+        edges.indptr[i + 1] = size;
+        from = to;
+    }
+    for (auto* array : {&edges.src, &edges.positions}) array->set_size(size);
+    weights.set_size(size);
+    sources.add(edges.src.data(), size);
+    if (edge_ids) name_edges(relation, edges.positions.data(), size);
+    return {std::move(edges.indptr), std::move(edges.src), edge_ids ? std::move(edges.positions) : Array<int64_t>(),
+            std::move(weights)};
+}
+
+}  // namespace
+
+Sampled sample_ladies(Topology& topology, const LadiesOptions& options, SampleKey key, const Seeds& seeds,
+                      ThreadPool* pool) {
+    Sampled sample;
+    std::vector<NodeSet> sets = number_seeds(topology, seeds, sample);
+    const ExcludedEdges nothing;
+    const size_t num_layers = options.sizes.size();
+    const size_t num_types = sets.size();
+    sample.blocks.resize(num_layers);
+    for (size_t hop = 0; hop < num_layers; ++hop) {
+        SampledBlock& block = sample.blocks[num_layers - 1 - hop];
+        block.num_dst = sizes(sets);
+        std::vector<NodeSet> candidates;
+        candidates.reserve(num_types);
+        for (size_t t = 0; t < num_types; ++t) candidates.emplace_back(topology.tables, topology.num_nodes[t]);
+        std::vector<Candidates> found;
+        int64_t rows = 0;
+        for (size_t r = 0; r < topology.relations.size(); ++r) {
+            const Relation& relation = topology.relations[r];
+            const auto dst = static_cast<size_t>(relation.dst_type);
+            found.push_back(collect(topology, relation, sets[dst].nodes(), block.num_dst[dst], options.weighted,
+                                    options.excluded.empty() ? nothing : options.excluded[r],
+                                    candidates[static_cast<size_t>(relation.src_type)], pool));
+            rows += block.num_dst[dst];
+        }
+        std::vector<std::vector<uint64_t>> masses(num_types);
+        std::vector<std::vector<bool>> kept(num_types);
+        std::vector<uint64_t> total(num_types, 0);
+        std::vector<int64_t> chosen(num_types, 0);
+        for (size_t t = 0; t < num_types; ++t) {
+            masses[t].resize(static_cast<size_t>(candidates[t].size()), 0);
+            kept[t].resize(masses[t].size(), false);
+        }
+        for (size_t r = 0; r < found.size(); ++r)
+            add_masses(found[r], mass_bits(rows), masses[static_cast<size_t>(topology.relations[r].src_type)]);
+        for (size_t t = 0; t < num_types; ++t) {
+            for (const uint64_t mass : masses[t]) total[t] += mass;
+            chosen[t] = choose_candidates(candidates[t], masses[t], options.sizes[num_layers - 1 - hop],
+                                          key.layer(hop, t, Stream::kLayer), kept[t]);
+            // Destinations are among the sources in any case, so the edges between them are kept too.
+            Array<int64_t> own(block.num_dst[t]);
+            std::copy_n(sets[t].nodes(), own.size(), own.data());
+            candidates[t].find(own.data(), own.size());
+            for (const int64_t c : own)
+                if (c >= 0) kept[t][static_cast<size_t>(c)] = true;
+        }
+        for (size_t r = 0; r < found.size(); ++r) {
+            const auto src = static_cast<size_t>(topology.relations[r].src_type);
+            block.parts.push_back(keep_edges(topology.relations[r], found[r], kept[src], masses[src], total[src],
+                                             std::max<int64_t>(chosen[src], 1), options.edge_ids, sets[src]));
+        }
+        block.num_src = sizes(sets);
+    }
+    for (NodeSet& set : sets) sample.nodes.push_back(set.take_nodes());
+    return sample;
+}
+
+}  // namespace gids

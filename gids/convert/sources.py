@@ -1,0 +1,197 @@
+"""Rows of other people's files, read forward in pieces: arrays, ``.npy``, raw bytes and members of ``.npz``."""
+
+from __future__ import annotations
+
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from gids.dataset.in_place import RowFile, is_npy, npy_header, raw_rows
+from gids.dataset.table_writer import Rows, dtype_name
+from gids.errors import DatasetError
+from gids.table import DTYPES
+
+
+class RowSource(ABC):
+    """Rows that can be read once from any row on; what every converter takes.
+
+    Attributes
+    ----------
+    name : str
+        For messages.
+    num_rows, dim : int
+        Shape; 1 for a plain list.
+    dtype : str
+        A key of :data:`gids.table.DTYPES`.
+    row_file : RowFile or None
+        Where the rows lie, if they can be used in place.
+    """
+
+    name: str
+    num_rows: int
+    dim: int
+    dtype: str
+    row_file: RowFile | None = None
+
+    @abstractmethod
+    def read(self, begin: int, step: int) -> Iterator[Rows]:
+        """Yield ``[step, dim]`` rows (fewer at the end), from row ``begin`` on."""
+
+
+def _width(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape[1:], dtype=np.int64))
+
+
+class ArrayRows(RowSource):
+    """An array or tensor; a memory-mapped one is read piece by piece."""
+
+    def __init__(self, array: Any, name: str, row_file: RowFile | None = None):
+        self.array = array if isinstance(array, torch.Tensor) else np.asanyarray(array)
+        if self.array.ndim == 0:
+            raise DatasetError(f"{name} must be an array with rows (got a single value)")
+        if isinstance(self.array, torch.Tensor):
+            self.array = self.array.view(torch.uint8) if self.array.dtype == torch.bool else self.array
+        elif self.array.dtype == bool:
+            self.array = self.array.view(np.uint8)
+        self.name, self.row_file = name, row_file
+        self.num_rows, self.dim = len(self.array), _width(tuple(self.array.shape))
+        self.dtype = dtype_name(self.array.dtype)
+
+    def read(self, begin: int, step: int) -> Iterator[Rows]:
+        """Yield slices."""
+        for first in range(begin, self.num_rows, step):
+            part = self.array[first : first + step]
+            yield part.reshape(len(part), self.dim)
+
+
+class ColumnRows(RowSource):
+    """One column of a source of rows, as a source of its own."""
+
+    def __init__(self, table: RowSource, column: int, dtype: str | None = None):
+        self.name, self.num_rows, self.dim = table.name, table.num_rows, 1
+        self.dtype = dtype or table.dtype
+        self._table, self._column = table, column
+
+    def read(self, begin: int, step: int) -> Iterator[Rows]:
+        """Yield the column of every piece of rows."""
+        for rows in self._table.read(begin, step):
+            column = rows[:, self._column]
+            yield column if isinstance(column, torch.Tensor) else column.astype(self.dtype, copy=False)
+
+
+def npy_rows(path: Path) -> ArrayRows:
+    """Open a ``.npy`` file; rows in another byte or axis order are converted while they are read."""
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise DatasetError(f"{path} must be a whole .npy file of numbers ({error})") from error
+    try:
+        file = npy_header(path)
+    except DatasetError:
+        file = None
+    return ArrayRows(array, str(path), file)
+
+
+def raw_file_rows(file: RowFile) -> ArrayRows:
+    """Open a file of raw rows (numpy knows no bfloat16, so that one is read through torch)."""
+    numpy_dtype = "uint16" if file.dtype == "bfloat16" else file.dtype
+    shape = (file.num_rows, file.dim)
+    if not file.num_rows:
+        return ArrayRows(torch.empty(shape, dtype=DTYPES[file.dtype]), str(file.path))
+    array: Any = np.memmap(file.path, numpy_dtype, "c", offset=file.data_offset, shape=shape)
+    if file.dtype == "bfloat16":
+        array = torch.from_numpy(array).view(torch.bfloat16)
+    return ArrayRows(array, str(file.path), file)
+
+
+def npy_or_raw_rows(path: Path, dtype: str, dim: int, num_rows: int | None = None) -> ArrayRows:
+    """Open a file called ``.npy`` that may have no header (the large IGB files have none)."""
+    return npy_rows(path) if is_npy(path) else raw_file_rows(raw_rows(path, dtype, dim, num_rows))
+
+
+class NpzRows(RowSource):
+    """A member of an ``.npz`` archive, decompressed as it is read; or a run of its values as a plain list.
+
+    Parameters
+    ----------
+    path, key : Path, str
+        Archive and array.
+    part : tuple of int, optional
+        ``(row, rows)``: read row ``row`` of an array with ``rows`` long rows as a list of values, e.g. the sources of
+        a ``[2, num_edges]`` array.
+    """
+
+    def __init__(self, path: Path, key: str, part: tuple[int, int] | None = None):
+        self.path, self.key, self.name = path, key, f"{path}[{key}]"
+        with self._open() as (_, shape, dtype):
+            self.shape, self._dtype = shape, dtype
+        self.dtype = dtype_name(dtype)
+        self._skip = 0
+        self.num_rows, self.dim = shape[0], _width(shape)
+        if part is not None:
+            row, rows = part
+            if shape[0] != rows:
+                raise DatasetError(f"{self.name} must have {rows} rows (got shape {list(shape)})")
+            self.num_rows, self.dim = _width(shape), 1
+            self._skip = row * self.num_rows * dtype.itemsize
+
+    def _open(self) -> _Member:
+        return _Member(self.path, self.key)
+
+    def read(self, begin: int, step: int) -> Iterator[Rows]:
+        """Decompress up to ``begin``, then yield rows."""
+        row_bytes = self.dim * self._dtype.itemsize
+        with self._open() as (stream, _, _):
+            _skip(stream, self._skip + begin * row_bytes, self.name)
+            for first in range(begin, self.num_rows, step):
+                count = min(step, self.num_rows - first)
+                data = stream.read(count * row_bytes)
+                if len(data) != count * row_bytes:
+                    raise DatasetError(f"{self.name} ends early: row {first + len(data) // row_bytes} is missing")
+                yield np.frombuffer(data, self._dtype).reshape(count, self.dim)
+
+
+class _Member:
+    """An open member of an archive, behind its ``.npy`` header."""
+
+    def __init__(self, path: Path, key: str):
+        self._path, self._key = path, key
+        try:
+            self._archive = zipfile.ZipFile(path)
+            self._stream = self._archive.open(f"{key}.npy")
+        except (zipfile.BadZipFile, KeyError) as error:
+            raise DatasetError(f"{path} must be an .npz archive with an array {key!r} ({error})") from error
+
+    def __enter__(self) -> tuple[IO[bytes], tuple[int, ...], np.dtype]:
+        version = np.lib.format.read_magic(self._stream)
+        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = header(self._stream)
+        if fortran or dtype.hasobject:
+            raise DatasetError(f"{self._path}[{self._key}] must hold numbers, row after row")
+        return self._stream, shape, dtype
+
+    def __exit__(self, *error: object) -> None:
+        self._stream.close()
+        self._archive.close()
+
+
+def _skip(stream: IO[bytes], count: int, name: str) -> None:
+    while count:
+        data = stream.read(min(count, 1 << 24))
+        if not data:
+            raise DatasetError(f"{name} ends early")
+        count -= len(data)
+
+
+def npz_keys(path: Path) -> list[str]:
+    """Names of the arrays in an archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    except zipfile.BadZipFile as error:
+        raise DatasetError(f"{path} must be an .npz archive ({error})") from error

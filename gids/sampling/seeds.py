@@ -1,0 +1,147 @@
+"""What a batch begins with: nodes, or edges with negatives for link prediction."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gids import _native
+from gids.errors import ConfigError
+from gids.sampling.sample import EdgeType, SampleKey, SeedEdges
+from gids.sampling.topology import Topology
+
+Ids = npt.NDArray[np.int64]
+
+
+class Exclude(enum.Enum):
+    """Which edges of the graph must not appear in blocks, so that a model cannot see what it is to predict."""
+
+    NOTHING = "nothing"
+    SEEDS = "seeds"
+    SEEDS_AND_REVERSE = "seeds and reverse"
+
+
+@dataclass(frozen=True)
+class EdgeSeeds:
+    """Edges as seeds.
+
+    Attributes
+    ----------
+    src, dst : Tensor[int64]
+        Node ids of the positive pairs.
+    etype : EdgeType, optional
+        Their edge type; may be left out where the graph has only one.
+    negatives : int
+        Pairs per positive one that keep its source and take a destination uniformly at random.
+    exclude : Exclude
+        Edges between the positive pairs (all of them, where there are several) that blocks leave out.
+    reverse_etype : EdgeType, optional
+        Edge type of the reverse edges; by default ``etype``.
+    """
+
+    src: Tensor
+    dst: Tensor
+    etype: EdgeType | None = None
+    negatives: int = 0
+    exclude: Exclude = Exclude.NOTHING
+    reverse_etype: EdgeType | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.src) != len(self.dst):
+            raise ConfigError(f"src and dst must be equally long (got {len(self.src)} and {len(self.dst)})")
+        if self.negatives < 0:
+            raise ConfigError(f"negatives must not be negative (got {self.negatives})")
+
+
+Seeds = Tensor | Ids | Sequence[int] | Mapping[str, Tensor] | EdgeSeeds
+
+
+@dataclass(frozen=True)
+class SeedPlan:
+    """Seeds as the native samplers take them.
+
+    Attributes
+    ----------
+    nodes : list of int64 arrays
+        By node type.
+    excluded : list of (src, dst) arrays
+        By relation; empty where nothing is excluded.
+    edges : EdgeSeeds, optional
+        What the nodes came from.
+    """
+
+    nodes: list[Ids]
+    excluded: list[tuple[Ids, Ids]]
+    edges: EdgeSeeds | None = None
+
+
+def plan_seeds(topology: Topology, seeds: Seeds, key: SampleKey) -> SeedPlan:
+    """Check seeds and bring them into the topology's order of types."""
+    if isinstance(seeds, EdgeSeeds):
+        return _plan_edges(topology, seeds, key)
+    types = topology.node_types
+    if not isinstance(seeds, Mapping):
+        if len(types) != 1:
+            raise ConfigError(f"seeds must be given by node type where a graph has several (has {types})")
+        return SeedPlan([as_ids(seeds)], [])
+    unknown = set(seeds) - set(types)
+    if unknown:
+        raise ConfigError(f"node types of seeds must be among {types} (got {sorted(unknown)})")
+    return SeedPlan([as_ids(seeds[ntype]) if ntype in seeds else np.empty(0, np.int64) for ntype in types], [])
+
+
+def as_ids(seeds: object) -> Ids:
+    """Give node ids as a contiguous int64 array."""
+    array = seeds.numpy() if isinstance(seeds, Tensor) else np.asarray(seeds)
+    if array.size and array.dtype.kind not in "iu":
+        raise ConfigError(f"seeds must be integers (got {array.dtype})")
+    if array.ndim != 1:
+        raise ConfigError(f"seeds must have one dimension (got {array.ndim})")
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def _plan_edges(topology: Topology, seeds: EdgeSeeds, key: SampleKey) -> SeedPlan:
+    etype = topology.only(seeds.etype)
+    source, _, destination = etype
+    src, dst = as_ids(seeds.src), as_ids(seeds.dst)
+    available = topology.num_nodes[destination]
+    negative = np.empty(0, np.int64)
+    if seeds.negatives and len(src):
+        negative = _native.draw_negatives(len(src), seeds.negatives, available, key.seed, key.epoch, key.batch)
+    nodes = {ntype: np.empty(0, np.int64) for ntype in topology.node_types}
+    nodes[source] = src
+    nodes[destination] = np.concatenate([nodes[destination], dst, negative])
+    excluded: list[tuple[Ids, Ids]] = []
+    if seeds.exclude is not Exclude.NOTHING:
+        pairs: dict[EdgeType, list[tuple[Ids, Ids]]] = {relation: [] for relation in topology.relations}
+        pairs[etype].append((src, dst))
+        if seeds.exclude is Exclude.SEEDS_AND_REVERSE:
+            reverse = topology.only(seeds.reverse_etype or etype)
+            if (reverse[0], reverse[2]) != (destination, source):
+                raise ConfigError(f"reverse_etype must lead from {destination!r} to {source!r} (got {reverse})")
+            pairs[reverse].append((dst, src))
+        none = np.empty(0, np.int64)
+        excluded = [
+            (np.concatenate([none, *(s for s, _ in lists)]), np.concatenate([none, *(d for _, d in lists)]))
+            for lists in pairs.values()
+        ]
+    return SeedPlan([nodes[ntype] for ntype in topology.node_types], excluded, seeds)
+
+
+def pair_rows(topology: Topology, edges: EdgeSeeds, rows: dict[str, Tensor]) -> SeedEdges:
+    """Say which rows of the seed nodes each positive and negative pair connects."""
+    source, _, destination = topology.only(edges.etype)
+    count, drawn = len(edges.src), len(edges.src) * edges.negatives
+    src = rows[source][:count]
+    others = rows[destination][count:] if source == destination else rows[destination]
+    return SeedEdges(
+        src=torch.cat([src, src.repeat_interleave(edges.negatives)]),
+        dst=others,
+        labels=torch.cat([torch.ones(count), torch.zeros(drawn)]),
+    )

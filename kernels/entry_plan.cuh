@@ -1,0 +1,347 @@
+// Entry points of planning: window and next use, lookup, duplicates, victims, slots. One launch per pass and batch, in
+// the order of the CPU planner, whose passes these are.
+#pragma once
+
+#include "cache_plan.cuh"
+#include "entry.cuh"
+#include "policy_gids.cuh"
+#include "policy_lru.cuh"
+#include "policy_random.cuh"
+#include "policy_sieve.cuh"
+#include "policy_window.cuh"
+
+namespace gids {
+
+enum PolicyNumber : int { kPolicyRandom, kPolicyLru, kPolicySieve, kPolicyGids, kPolicyWindow };
+
+// What the ranking policies need; `ahead` is used by window only.
+struct Ranking {
+    int policy;
+    RandomKey key;
+    uint32_t group_end;
+    uint32_t ahead;
+
+    GIDS_DEVICE uint32_t classes() const {
+        switch (policy) {
+            case kPolicyRandom:
+                return RandomPolicy{key, group_end}.classes();
+            case kPolicyLru:
+                return LruPolicy{group_end}.classes();
+            case kPolicyGids:
+                return GidsPolicy{key, group_end}.classes();
+            default:
+                return WindowPolicy{group_end, ahead}.classes();
+        }
+    }
+    GIDS_DEVICE uint32_t resident(SlotState state, int64_t slot) const {
+        switch (policy) {
+            case kPolicyRandom:
+                return RandomPolicy{key, group_end}.resident(state, slot);
+            case kPolicyLru:
+                return LruPolicy{group_end}.resident(state, slot);
+            case kPolicyGids:
+                return GidsPolicy{key, group_end}.resident(state, slot);
+            default:
+                return WindowPolicy{group_end, ahead}.resident(state, slot);
+        }
+    }
+    GIDS_DEVICE uint32_t miss(SlotState state, int64_t position) const {
+        switch (policy) {
+            case kPolicyRandom:
+                return RandomPolicy{key, group_end}.miss(state, position);
+            case kPolicyLru:
+                return LruPolicy{group_end}.miss(state, position);
+            case kPolicyGids:
+                return GidsPolicy{key, group_end}.miss(state, position);
+            default:
+                return WindowPolicy{group_end, ahead}.miss(state, position);
+        }
+    }
+};
+
+GIDS_DEVICE void add_count(int64_t* counter, int64_t value) {
+    // relaxed: only summed; read after the kernel.
+    if (value != 0) atomic_ref<int64_t>(*counter).fetch_add(value, memory_order_relaxed);
+}
+
+}  // namespace gids
+
+// What the host must know to allocate: bytes of a slot's state, and classes of a policy that sees `ahead` batches.
+GIDS_KERNEL plan_shape(int policy, gids::uint32_t ahead, gids::int64_t* out) {
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    out[0] = sizeof(gids::SlotState);
+    out[1] = gids::Ranking{policy, {0, 0}, 0, ahead}.classes();
+}
+GIDS_REGISTER(plan_shape)
+
+GIDS_KERNEL map_clear(gids::RowEntry* entries, gids::int64_t count) {
+    const gids::Group<1> lane;
+    for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane))
+        entries[i] = {gids::kNoRow, gids::kNoValue};
+}
+GIDS_REGISTER(map_clear)
+
+// Copies the entries worth keeping: of the cache map those not erased (first_batch 0), of the window map those whose
+// occurrence is still to be served.
+GIDS_KERNEL map_rebuild(const gids::RowEntry* from, gids::int64_t count, gids::uint32_t first_batch, gids::RowEntry* to,
+                        gids::uint64_t to_mask) {
+    const gids::RowMap map{to, to_mask};
+    const gids::Group<1> lane;
+    for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane)) {
+        const gids::RowEntry entry = from[i];
+        if (entry.row == gids::kNoRow || entry.value == gids::kNoValue) continue;
+        if (static_cast<gids::uint32_t>(static_cast<gids::uint64_t>(entry.value) >> 32) < first_batch) continue;
+        bool added = false;
+        map.claim(entry.row, added)->value = entry.value;
+    }
+}
+GIDS_REGISTER(map_rebuild)
+
+GIDS_KERNEL slots_reset(gids::SlotState* slots, gids::int64_t* row_of, gids::int64_t capacity, int window_only) {
+    const gids::Group<1> lane;
+    for (gids::int64_t i = group_index(lane); i < capacity; i += group_count(lane)) {
+        if (window_only != 0) {
+            slots[i].next = gids::kNever;
+            continue;
+        }
+        slots[i] = {gids::kNever, gids::kFree, 0};
+        row_of[i] = gids::kNoRow;
+    }
+}
+GIDS_REGISTER(slots_reset)
+
+GIDS_KERNEL observe_rows(gids::RowEntry* latest, gids::uint64_t latest_mask, gids::RowEntry* cached,
+                         gids::uint64_t cached_mask, gids::SlotState* slots, gids::uint32_t* const* uses,
+                         gids::uint32_t first, gids::uint32_t batch, const gids::int64_t* rows, gids::int64_t count) {
+    const gids::Window window{{latest, latest_mask}, {cached, cached_mask}, slots, uses, first};
+    const gids::Group<1> lane;
+    for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane))
+        gids::observe_row(window, rows[i], batch, static_cast<gids::uint32_t>(i));
+}
+GIDS_REGISTER(observe_rows)
+
+// Locations of one batch's rows, and flags of its misses. counters: requests, cache, host, disk, duplicates.
+GIDS_KERNEL classify_rows(gids::RowEntry* cached, gids::uint64_t cached_mask, gids::RowEntry* hosted,
+                          gids::uint64_t hosted_mask, gids::int64_t capacity, gids::int64_t host_rows,
+                          gids::int64_t num_rows, gids::SlotState* slots, const gids::int64_t* rows,
+                          gids::int64_t count, gids::uint32_t batch, const gids::uint32_t* uses,
+                          gids::uint32_t unknown_use, gids::uint32_t group_end, gids::int64_t* location,
+                          gids::int64_t* missed, gids::int64_t* counters, gids::uint32_t* bad) {
+    const gids::Tiers tiers{{cached, cached_mask}, {hosted, hosted_mask}, capacity, host_rows, num_rows};
+    const gids::Group<1> lane;
+    gids::int64_t from_cache = 0, from_host = 0;
+    for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane)) {
+        const gids::uint32_t next = uses != nullptr ? uses[i] : unknown_use;
+        const gids::int64_t at = gids::classify_row(tiers, slots, rows[i], batch, next, group_end);
+        if (at == gids::kBadRow) gids::atomic_ref<gids::uint32_t>(*bad).store(1u, gids::memory_order_relaxed);
+        location[i] = at;
+        missed[i] = at == gids::kMiss;
+        from_cache += at >= 0 && at < capacity;
+        from_host += at >= capacity;
+    }
+    gids::add_count(counters + 1, from_cache);
+    gids::add_count(counters + 2, from_host);
+}
+GIDS_REGISTER(classify_rows)
+
+// The misses among a group's occurrences as (row, occurrence) pairs, in order.
+GIDS_KERNEL collect_misses(const gids::int64_t* rows, const gids::int64_t* missed, const gids::int64_t* before,
+                           gids::int64_t count, gids::int64_t* miss_rows, gids::int64_t* miss_at) {
+    const gids::Group<1> lane;
+    for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane)) {
+        if (missed[i] == 0) continue;
+        miss_rows[before[i]] = rows[i];
+        miss_at[before[i]] = i;
+    }
+}
+GIDS_REGISTER(collect_misses)
+
+GIDS_KERNEL flag_new_rows(const gids::int64_t* miss_rows, const gids::int64_t* count, gids::int64_t* flags) {
+    const gids::Group<1> lane;
+    for (gids::int64_t j = group_index(lane); j < *count; j += group_count(lane))
+        flags[j] = j == 0 || miss_rows[j] != miss_rows[j - 1];
+}
+GIDS_REGISTER(flag_new_rows)
+
+// Sorted misses get their places in the group's buffer; `begins` are the first occurrences of the batches and then the
+// number of all, `uses` the next uses by occurrence or null.
+GIDS_KERNEL place_misses(const gids::int64_t* miss_rows, const gids::int64_t* miss_at, const gids::int64_t* count,
+                         const gids::int64_t* flags, const gids::int64_t* before, const gids::int64_t* begins,
+                         int batches, gids::uint32_t first_batch, gids::uint32_t* const* uses, gids::int64_t buffer,
+                         gids::int64_t* location, gids::int64_t* disk_rows, gids::SlotState* states,
+                         gids::int64_t* counters) {
+    const gids::Group<1> lane;
+    for (gids::int64_t j = group_index(lane); j < *count; j += group_count(lane)) {
+        const bool first = flags[j] != 0;
+        const gids::int64_t position = before[j] + first - 1;
+        const gids::int64_t at = miss_at[j];
+        int b = 0;
+        while (b + 1 < batches && begins[b + 1] <= at) ++b;
+        location[at] = buffer + position;
+        if (first) disk_rows[position] = miss_rows[j];
+        gids::add_count(counters + 5 * b + (first ? 3 : 4), 1);
+        if (j + 1 == *count || miss_rows[j + 1] != miss_rows[j]) {  // the row's last use in the group
+            const gids::uint32_t next = uses != nullptr ? uses[b][at - begins[b]] : gids::kNever;
+            gids::int64_t head = j;
+            while (head > 0 && miss_rows[head - 1] == miss_rows[j]) --head;
+            states[position] = {next, first_batch + static_cast<gids::uint32_t>(b),
+                                static_cast<gids::uint32_t>(j - head + 1)};
+        }
+    }
+}
+GIDS_REGISTER(place_misses)
+
+// How many residents and misses each class has.
+GIDS_KERNEL count_classes(int policy, gids::uint32_t k0, gids::uint32_t k1, gids::uint32_t group_end,
+                          gids::uint32_t ahead, const gids::SlotState* slots, gids::int64_t capacity,
+                          const gids::SlotState* states, const gids::int64_t* unique, gids::int64_t* residents,
+                          gids::int64_t* misses) {
+    const gids::Ranking ranking{policy, {k0, k1}, group_end, ahead};
+    const gids::Group<1> lane;
+    for (gids::int64_t slot = group_index(lane); slot < capacity; slot += group_count(lane))
+        if (slots[slot].last != gids::kFree) gids::add_count(residents + ranking.resident(slots[slot], slot), 1);
+    for (gids::int64_t position = group_index(lane); position < *unique; position += group_count(lane))
+        gids::add_count(misses + ranking.miss(states[position], position), 1);
+}
+GIDS_REGISTER(count_classes)
+
+GIDS_KERNEL choose_class_cut(const gids::int64_t* residents, const gids::int64_t* misses, gids::uint32_t classes,
+                             gids::int64_t capacity, gids::int64_t* cut) {
+    if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    const gids::Cut chosen = gids::choose_cut(residents, misses, classes, capacity);
+    cut[0] = chosen.edge;
+    cut[1] = chosen.edge_residents;
+    cut[2] = chosen.edge_misses;
+}
+GIDS_REGISTER(choose_class_cut)
+
+// Flags of what is in the class at the edge, whose prefix sums rank it.
+GIDS_KERNEL flag_edge(int policy, gids::uint32_t k0, gids::uint32_t k1, gids::uint32_t group_end, gids::uint32_t ahead,
+                      const gids::SlotState* slots, gids::int64_t capacity, const gids::SlotState* states,
+                      const gids::int64_t* unique, const gids::int64_t* cut, gids::int64_t* slot_flags,
+                      gids::int64_t* miss_flags) {
+    const gids::Ranking ranking{policy, {k0, k1}, group_end, ahead};
+    const gids::Group<1> lane;
+    for (gids::int64_t slot = group_index(lane); slot < capacity; slot += group_count(lane))
+        slot_flags[slot] = slots[slot].last != gids::kFree && ranking.resident(slots[slot], slot) == cut[0];
+    for (gids::int64_t position = group_index(lane); position < *unique; position += group_count(lane))
+        miss_flags[position] = ranking.miss(states[position], position) == cut[0];
+}
+GIDS_REGISTER(flag_edge)
+
+// Flags of the slots that can be given away and of the misses that are admitted. The ranks may be the flags' arrays of
+// the launch before, scanned.
+GIDS_KERNEL flag_moves(int policy, gids::uint32_t k0, gids::uint32_t k1, gids::uint32_t group_end, gids::uint32_t ahead,
+                       const gids::SlotState* slots, gids::int64_t capacity, const gids::SlotState* states,
+                       const gids::int64_t* unique, const gids::int64_t* cut, const gids::int64_t* slot_ranks,
+                       const gids::int64_t* miss_ranks, gids::int64_t* available, gids::int64_t* admitted) {
+    const gids::Ranking ranking{policy, {k0, k1}, group_end, ahead};
+    const gids::Group<1> lane;
+    for (gids::int64_t slot = group_index(lane); slot < capacity; slot += group_count(lane)) {
+        bool kept = false;
+        if (slots[slot].last != gids::kFree) {
+            const gids::int64_t c = ranking.resident(slots[slot], slot);
+            kept = c < cut[0] || (c == cut[0] && slot_ranks[slot] < cut[1]);
+        }
+        available[slot] = !kept;
+    }
+    for (gids::int64_t position = group_index(lane); position < *unique; position += group_count(lane)) {
+        const gids::int64_t c = ranking.miss(states[position], position);
+        admitted[position] = c < cut[0] || (c == cut[0] && miss_ranks[position] < cut[2]);
+    }
+}
+GIDS_REGISTER(flag_moves)
+
+// After which batch each admission is made; also counts them by batch.
+GIDS_KERNEL choose_turns(const gids::SlotState* slots, const gids::int64_t* admit_slot, const gids::int64_t* count,
+                         int batches, gids::uint32_t group_begin, gids::int64_t* turn, gids::int64_t* by_batch) {
+    const gids::Group<1> lane;
+    const gids::int64_t n = *count;
+    for (gids::int64_t k = group_index(lane); k < n; k += group_count(lane)) {
+        const gids::uint32_t last = slots[admit_slot[k]].last;
+        const gids::int64_t read = last != gids::kFree && last >= group_begin ? last - group_begin : 0;
+        const gids::int64_t even = k * batches / n;
+        turn[k] = read > even ? read : even;
+        gids::add_count(by_batch + turn[k], 1);
+    }
+}
+GIDS_REGISTER(choose_turns)
+
+// order[j] is the admission that comes j-th; slots and positions follow it.
+GIDS_KERNEL order_admissions(const gids::int64_t* order, const gids::int64_t* count, const gids::int64_t* admit_slot,
+                             const gids::int64_t* admit_position, gids::int64_t* slots_out,
+                             gids::int64_t* positions_out) {
+    const gids::Group<1> lane;
+    for (gids::int64_t j = group_index(lane); j < *count; j += group_count(lane)) {
+        slots_out[j] = admit_slot[order[j]];
+        positions_out[j] = admit_position[order[j]];
+    }
+}
+GIDS_REGISTER(order_admissions)
+
+GIDS_KERNEL evict_slots(gids::RowEntry* cached, gids::uint64_t cached_mask, const gids::int64_t* admit_slot,
+                        const gids::int64_t* count, const gids::int64_t* row_of) {
+    const gids::RowMap map{cached, cached_mask};
+    const gids::Group<1> lane;
+    for (gids::int64_t k = group_index(lane); k < *count; k += group_count(lane))
+        if (row_of[admit_slot[k]] != gids::kNoRow) map.erase(row_of[admit_slot[k]]);
+}
+GIDS_REGISTER(evict_slots)
+
+GIDS_KERNEL fill_slots(gids::RowEntry* cached, gids::uint64_t cached_mask, const gids::int64_t* admit_slot,
+                       const gids::int64_t* admit_position, const gids::int64_t* count, const gids::int64_t* disk_rows,
+                       const gids::SlotState* states, gids::int64_t* row_of, gids::SlotState* slots) {
+    const gids::RowMap map{cached, cached_mask};
+    const gids::Group<1> lane;
+    for (gids::int64_t k = group_index(lane); k < *count; k += group_count(lane)) {
+        const gids::int64_t slot = admit_slot[k], position = admit_position[k];
+        bool added = false;
+        map.claim(disk_rows[position], added)->value = slot;
+        row_of[slot] = disk_rows[position];
+        slots[slot] = states[position];
+    }
+}
+GIDS_REGISTER(fill_slots)
+
+// Sieve: flags of the items that the hand takes on its first circle.
+GIDS_KERNEL sieve_flag(const gids::int64_t* queue, gids::int64_t size, gids::int64_t hand, gids::int64_t wanted,
+                       const gids::SlotState* slots, gids::int64_t* flags) {
+    const gids::SieveSweep sweep{queue, size, hand, wanted};
+    const gids::Group<1> lane;
+    for (gids::int64_t k = group_index(lane); k < size; k += group_count(lane)) flags[k] = sweep.takes_first(slots, k);
+}
+GIDS_REGISTER(sieve_flag)
+
+// Decides every item by its rank; `flags` of visited items are 0. Item k becomes a victim of the first or second circle
+// or is kept.
+GIDS_KERNEL sieve_decide(const gids::int64_t* queue, gids::int64_t size, gids::int64_t hand, gids::int64_t wanted,
+                         gids::SlotState* slots, const gids::int64_t* flags, const gids::int64_t* ranks,
+                         gids::int64_t* first, gids::int64_t* second, gids::int64_t* kept) {
+    const gids::SieveSweep sweep{queue, size, hand, wanted};
+    const gids::Group<1> lane;
+    for (gids::int64_t k = group_index(lane); k < size; k += group_count(lane)) {
+        const bool visited = flags[k] == 0;
+        const bool evicted = sweep.evicts(visited, k, ranks[k], ranks[size]);
+        first[k] = evicted && !visited;
+        second[k] = evicted && visited;
+        kept[k] = !evicted;
+        if (sweep.clears(ranks[k])) slots[sweep.slot(k)].next = gids::kNever;
+    }
+}
+GIDS_REGISTER(sieve_decide)
+
+// The slots of items, by number.
+GIDS_KERNEL sieve_slots(const gids::int64_t* queue, gids::int64_t size, gids::int64_t hand, const gids::int64_t* items,
+                        gids::int64_t count, gids::int64_t* out) {
+    const gids::SieveSweep sweep{queue, size, hand, 0};
+    const gids::Group<1> lane;
+    for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane)) out[i] = sweep.slot(items[i]);
+}
+GIDS_REGISTER(sieve_slots)
+
+// out[i] = first + i.
+GIDS_KERNEL count_up(gids::int64_t first, gids::int64_t count, gids::int64_t* out) {
+    const gids::Group<1> lane;
+    for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane)) out[i] = first + i;
+}
+GIDS_REGISTER(count_up)
