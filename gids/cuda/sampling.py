@@ -15,8 +15,9 @@ from gids.cuda.passes import exclusive_scan, full
 from gids.cuda.pinned import HostArray, host_array
 from gids.cuda.session import Session
 from gids.errors import ConfigError, DatasetError
-from gids.sampling.neighbor import Fanout, NeighborSampler, expand_fanouts
+from gids.sampling.neighbor import NeighborSampler
 from gids.sampling.sample import EdgeType, SampleKey
+from gids.sampling.sampler import Fanout, expand_fanouts
 from gids.sampling.topology import Topology
 
 _NEIGHBORS = 1  # Stream::kNeighbors of kernels/philox.cuh
@@ -63,7 +64,7 @@ class PinnedTopology:
         self.topology = topology
         self.relations: dict[EdgeType, PinnedRelation] = {}
         for etype, relation in topology.relations.items():
-            if callable(relation.indices):
+            if callable(relation.indices) or callable(relation.edge_ids):
                 raise ConfigError(
                     f"topology must be in memory for device='cuda': neighbours of {etype} are read from disk "
                     "(raise the host budget, or sample on the CPU)"

@@ -12,8 +12,11 @@ import torch
 
 from gids import _native
 from gids.errors import ConfigError, DatasetError
+from gids.sampling.disk import PositionReader, keep_hot, load_visits
 from gids.sampling.sample import EDGE, NODE, EdgeType
+from gids.storage import StorageOptions
 from gids.table import RowTable
+from gids.units import parse_bytes
 
 Array = npt.NDArray[Any]
 #: ``read(positions, out)``: fill ``out[i]`` with the source node of edge position ``positions[i]`` (both int64).
@@ -99,6 +102,8 @@ class Topology:
         for ntype, count in self.num_nodes.items():
             if count < 0:
                 raise ConfigError(f"num_nodes of {ntype} must not be negative (got {count})")
+        self._readers: list[PositionReader] = []
+        self._hot: dict[EdgeType, _native.HotLists] = {}
         self._types = {ntype: i for i, ntype in enumerate(self.num_nodes)}
         self._native = _native.SamplingTopology(list(self.num_nodes), list(self.num_nodes.values()))
         for etype, relation in relations.items():
@@ -186,25 +191,90 @@ class Topology:
         return cls({NODE: count}, {EDGE: relation}, validate=validate)
 
     @classmethod
-    def from_dataset(cls, dataset: GraphSource) -> Topology:
-        """Load the graph of a dataset into memory, neighbour lists on huge pages.
+    def from_dataset(
+        cls,
+        dataset: GraphSource,
+        *,
+        on_disk: bool = False,
+        budget: int | str = "64MiB",
+        storage: StorageOptions | None = None,
+    ) -> Topology:
+        """Take the graph of a dataset, into memory or where it is. Both give the same samples.
 
         Parameters
         ----------
         dataset : GraphSource
             What :func:`gids.open` returns.
+        on_disk : bool
+            Keep only the offsets in memory and read the sampled neighbours, ids and weights from disk, past the page
+            cache.
+        budget : int or str
+            Memory for the hottest neighbour lists of an on-disk graph; 0 keeps none.
+        storage : StorageOptions, optional
+            How an on-disk graph is read.
         """
         num_nodes = {ntype: dataset.num_nodes(ntype) for ntype in dataset.node_types}
-        relations = {}
-        for etype in dataset.edge_types:
-            ids, weights = dataset.edge_ids_table(etype), dataset.edge_weight_table(etype)
-            relations[etype] = Relation(
-                np.ascontiguousarray(dataset.indptr(etype), dtype=np.int64),
-                load_table(dataset.indices_table(etype)),
-                None if ids is None else load_table(ids),
-                None if weights is None else load_table(weights),
+        offsets = {etype: _load_offsets(dataset.indptr(etype)) for etype in dataset.edge_types}
+        tables = {etype: dataset.indices_table(etype) for etype in dataset.edge_types}
+        readers: list[PositionReader] = []
+
+        def take(table: RowTable | None) -> Any:
+            if table is None or not on_disk:
+                return None if table is None else load_table(table)
+            readers.append(PositionReader(table, storage))
+            return readers[-1]
+
+        relations = {
+            etype: Relation(
+                offsets[etype],
+                take(tables[etype]),
+                take(dataset.edge_ids_table(etype)),
+                take(dataset.edge_weight_table(etype)),
             )
-        return cls(num_nodes, relations, validate=False)
+            for etype in dataset.edge_types
+        }
+        topology = cls(num_nodes, relations, validate=False)
+        topology._readers = readers
+        budget_bytes = parse_bytes(budget, "budget")
+        if on_disk and budget_bytes:
+            visits = load_visits(getattr(dataset, "scratch_dir", None), num_nodes, offsets, tables)
+            total = sum(table.total_bytes for table in tables.values())
+            for number, (etype, table) in enumerate(tables.items()):
+                share = budget_bytes * table.total_bytes // max(total, 1)
+                lists = keep_hot(table, offsets[etype], visits[etype[2]], share)
+                if lists is not None:
+                    topology._native.keep_hot(number, lists)
+                    topology._hot[etype] = lists
+        return topology
+
+    def close(self) -> None:
+        """Close the files of an on-disk graph; a graph in memory needs no closing."""
+        for reader in self._readers:
+            reader.close()
+
+    def __enter__(self) -> Topology:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def resident_bytes(self) -> int:
+        """Count the bytes that the graph keeps in memory: offsets, lists, staging and hash tables at rest."""
+        total = self._native.table_bytes + sum(lists.bytes for lists in self._hot.values())
+        total += sum(reader.reader.options.staging_bytes for reader in self._readers)
+        for relation in self.relations.values():
+            for part in (relation.indptr, relation.indices, relation.edge_ids, relation.weights):
+                total += part.nbytes if isinstance(part, np.ndarray) else 0
+        return total
+
+    def disk_stats(self) -> dict[EdgeType, dict[str, int]]:
+        """Give, by edge type on disk, what was read so far and how many lists are in memory."""
+        stats = {}
+        for etype, relation in self.relations.items():
+            if isinstance(relation.indices, PositionReader):
+                hot = self._hot.get(etype)
+                stats[etype] = relation.indices.reader.stats() | {"hot_lists": hot.num_lists if hot else 0}
+        return stats
 
     @property
     def node_types(self) -> list[str]:
@@ -235,6 +305,12 @@ class Topology:
     def native(self) -> _native.SamplingTopology:
         """The object that native samplers work on."""
         return self._native
+
+
+def _load_offsets(indptr: Array) -> Array:
+    offsets = _native.huge_bytes(len(indptr) * 8).view(np.int64)
+    offsets[:] = indptr
+    return offsets
 
 
 def load_table(table: RowTable) -> Array:

@@ -1,0 +1,206 @@
+"""A topology on disk gives the samples of the one in memory, and keeps within its memory."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gids import ConfigError, DatasetError, RowTable, StorageError, Stripe
+from gids.sampling import EdgeSeeds, Exclude, LadiesSampler, NeighborSampler, SampleKey, ShadowSampler, Topology
+from gids.sampling.disk import choose_hot, expected_visits
+from gids.storage import StorageOptions
+
+SAMPLERS = {
+    "neighbor": NeighborSampler([6, 4, 3], edge_ids=True),
+    "all": NeighborSampler([-1, -1], edge_ids=True),
+    "replace": NeighborSampler([6, 4], replace=True, edge_ids=True),
+    "weighted": NeighborSampler([6, 4], weights=True, edge_ids=True),
+    "weighted replace": NeighborSampler([6, 4], weights=True, replace=True, edge_ids=True),
+    "shadow": ShadowSampler([3, 2], edge_ids=True),
+    "ladies": LadiesSampler([20, 10], weights=True, edge_ids=True),
+}
+
+
+@dataclass
+class Stored:
+    """A dataset as far as topologies care, over files written here."""
+
+    counts: dict
+    graph: dict
+    tables: dict
+    scratch_dir: Path
+    node_types = property(lambda self: list(self.counts))
+    edge_types = property(lambda self: list(self.graph))
+
+    def num_nodes(self, ntype=None):
+        return self.counts[ntype]
+
+    def indptr(self, etype):
+        return self.graph[etype][0]
+
+    def indices_table(self, etype):
+        return self.tables[etype]["indices"]
+
+    def edge_ids_table(self, etype):
+        return self.tables[etype]["ids"]
+
+    def edge_weight_table(self, etype):
+        return self.tables[etype]["weights"]
+
+
+def write_table(directory, name, values, stripes=1, unit=64):
+    parts = [[] for _ in range(stripes)]
+    for begin in range(0, len(values), unit):
+        parts[begin // unit % stripes].append(values[begin : begin + unit])
+    files = []
+    for number, part in enumerate(parts):
+        path = directory / f"{name}.{number}".replace("/", "_")
+        data = np.concatenate([values[:0], *part])
+        path.write_bytes(b"\0" * 512 + data.tobytes())
+        files.append(Stripe(path, 512, len(data)))
+    return RowTable(name, str(values.dtype), 1, len(values), values.itemsize, tuple(files), unit)
+
+
+@pytest.fixture(scope="module")
+def stored(heterogeneous, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("graph")
+    rng = np.random.default_rng(9)
+    tables = {}
+    for number, (etype, (_, indices)) in enumerate(heterogeneous[1].items()):
+        tables[etype] = {
+            "indices": write_table(directory, f"indices{number}", indices, stripes=1 + number % 2),
+            "ids": write_table(directory, f"ids{number}", rng.permutation(len(indices))),
+            "weights": write_table(directory, f"weights{number}", rng.random(len(indices), np.float32)),
+        }
+    return Stored(*heterogeneous, tables, directory)
+
+
+def identical(a, b):
+    for ntype in a.input_nodes:
+        assert torch.equal(a.input_nodes[ntype], b.input_nodes[ntype])
+    for left, right in zip(a.blocks, b.blocks, strict=True):
+        for etype in left.edge_types:
+            assert torch.equal(left.indptr[etype], right.indptr[etype])
+            assert torch.equal(left.src[etype], right.src[etype])
+            assert torch.equal(left.edge_ids[etype], right.edge_ids[etype])
+            assert left.weights is None or torch.equal(left.weights[etype], right.weights[etype])
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+@pytest.mark.parametrize("budget", [0, 1500, "1MiB"])
+@pytest.mark.parametrize("engine", ["auto", "pread"])
+def test_same_samples_as_in_memory(stored, sampler, budget, engine):
+    memory = Topology.from_dataset(stored)
+    seeds = {"paper": torch.arange(0, 200, 3), "author": torch.tensor([5, 0])}
+    with Topology.from_dataset(stored, on_disk=True, budget=budget, storage=StorageOptions(engine=engine)) as disk:
+        for batch in range(2):
+            key = SampleKey(seed=3, batch=batch)
+            identical(sampler.sample(memory, seeds, key), sampler.sample(disk, seeds, key))
+        read = sum(stats["rows"] for stats in disk.disk_stats().values())
+        hot = sum(stats["hot_lists"] for stats in disk.disk_stats().values())
+        assert (read > 0) == (budget != "1MiB")
+        assert (hot > 0) == (budget != 0)
+
+
+def test_excluded_edges_on_disk(stored):
+    etype = ("paper", "cites", "paper")
+    indices = stored.graph[etype][1]
+    seeds = EdgeSeeds(torch.from_numpy(indices[:5].copy()), torch.zeros(5, dtype=torch.int64), etype, 2, Exclude.SEEDS)
+    sampler = NeighborSampler([-1, 5], edge_ids=True)
+    with Topology.from_dataset(stored, on_disk=True, budget=0) as disk:
+        identical(
+            sampler.sample(Topology.from_dataset(stored), seeds, SampleKey()), sampler.sample(disk, seeds, SampleKey())
+        )
+
+
+def test_many_samples_at_once(stored):
+    memory, sampler = Topology.from_dataset(stored), NeighborSampler([4, 4], edge_ids=True)
+    with Topology.from_dataset(stored, on_disk=True, budget=2000) as disk, ThreadPoolExecutor(6) as threads:
+        keys = [SampleKey(batch=batch) for batch in range(60)]
+        seeds = {"paper": torch.tensor([1, 2, 3])}
+        for key, sample in zip(keys, threads.map(lambda key: sampler.sample(disk, seeds, key), keys), strict=True):
+            identical(sampler.sample(memory, seeds, key), sample)
+
+
+def test_hotness_is_remembered(stored):
+    saved = stored.scratch_dir / "expected-visits.npz"
+    saved.unlink(missing_ok=True)
+    Topology.from_dataset(stored, on_disk=True).close()
+    first = saved.stat().st_mtime_ns
+    Topology.from_dataset(stored, on_disk=True).close()
+    assert saved.stat().st_mtime_ns == first
+    saved.write_bytes(b"torn")
+    Topology.from_dataset(stored, on_disk=True).close()
+    assert saved.stat().st_size > 4
+
+
+def test_expected_visits_by_hand(tmp_path):
+    """A node with 20 in-edges gives each source half a visit at fanout 10, a node with 2 a whole one."""
+    indptr, indices = np.array([0, 20, 22, 22]), np.array([1] * 20 + [2, 1], np.int32)
+    table = write_table(tmp_path, "indices", indices)
+    visits = expected_visits({"_N": 3}, {("_N", "_E", "_N"): indptr}, {("_N", "_E", "_N"): table})
+    assert visits["_N"].tolist() == [0, 11, 1]
+
+
+def test_hot_lists_are_the_ones_that_save_most():
+    indptr = np.array([0, 10, 20, 5020, 5021, 5021])
+    visits = np.array([5, 6, 50, 0, 9], np.float32)
+    # 1 byte of bitmap; 56 bytes per short list; the long one saves most reads but takes 20 kB; two save nothing
+    assert choose_hot(indptr, visits, 4, 57).tolist() == [1]
+    assert choose_hot(indptr, visits, 4, 113).tolist() == [0, 1]
+    assert choose_hot(indptr, visits, 4, 100_000).tolist() == [0, 1, 2]
+    assert choose_hot(indptr, visits, 4, 20).tolist() == []
+
+
+def test_a_failed_read_is_an_error_and_the_topology_stays_usable(stored, tmp_path):
+    sampler, seeds = NeighborSampler([-1]), {"paper": torch.arange(200)}
+    etype = ("paper", "cites", "paper")
+    whole = stored.tables[etype]["indices"]
+    with Topology.from_dataset(stored, on_disk=True, budget=0, storage=StorageOptions(engine="pread")) as disk:
+        path = whole.stripes[0].path
+        content = path.read_bytes()
+        try:
+            path.write_bytes(content[:600])
+            with pytest.raises(StorageError, match=str(path)):
+                sampler.sample(disk, seeds, SampleKey())
+        finally:
+            path.write_bytes(content)
+        assert sampler.sample(disk, seeds, SampleKey()).num_edges > 0
+
+
+def test_neighbours_on_disk_are_checked(stored, tmp_path):
+    etype = ("paper", "cites", "paper")
+    bad = Stored(stored.counts, stored.graph, {e: dict(t) for e, t in stored.tables.items()}, tmp_path)
+    wrong = stored.graph[etype][1].copy()
+    wrong[:] = 10**9
+    bad.tables[etype]["indices"] = write_table(tmp_path, "wrong", wrong)
+    with (
+        Topology.from_dataset(bad, on_disk=True, budget=0) as disk,
+        pytest.raises(DatasetError, match=r"indices of cites must be in \[0, 200\)"),
+    ):
+        NeighborSampler([2]).sample(disk, {"paper": torch.tensor([0])}, SampleKey())
+    with pytest.raises(DatasetError, match=r"must be in \[0, 200\)"):
+        Topology.from_dataset(bad, on_disk=True)
+
+
+def test_only_plain_columns(stored, tmp_path):
+    wide = RowTable("wide", "int32", 2, 4, 8, (Stripe(tmp_path / "x", 0, 4),), 4)
+    bad = Stored(stored.counts, stored.graph, {e: dict(t) for e, t in stored.tables.items()}, tmp_path)
+    bad.tables[("paper", "cites", "paper")]["indices"] = wide
+    with pytest.raises(ConfigError, match="dim 1"):
+        Topology.from_dataset(bad, on_disk=True)
+
+
+def test_resident_bytes_do_not_grow_with_edges(tmp_path):
+    def resident(degree):
+        indptr = np.arange(1001) * degree
+        table = write_table(tmp_path, f"indices{degree}", np.zeros(1000 * degree, np.int32))
+        graph = {("_N", "_E", "_N"): (indptr, None)}
+        tables = {("_N", "_E", "_N"): {"indices": table, "ids": None, "weights": None}}
+        with Topology.from_dataset(Stored({"_N": 1000}, graph, tables, tmp_path), on_disk=True, budget=0) as disk:
+            return disk.resident_bytes()
+
+    assert resident(3) == resident(300)
