@@ -1,0 +1,64 @@
+"""Sampled traces of a power-law graph: which rows consecutive batches of an epoch ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gids._native import ThreadPool
+from gids.dataset import Dataset
+from gids.sampling import NeighborSampler, SampleKey, Topology
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Rows of consecutive batches, over as many epochs as it takes."""
+
+    name: str
+    num_rows: int
+    batches: list[Tensor]
+
+    @property
+    def requests(self) -> int:
+        """Rows asked for, over all batches."""
+        return sum(map(len, self.batches))
+
+    @property
+    def rows_per_batch(self) -> float:
+        """Mean share of the table that a batch asks for."""
+        return self.requests / len(self.batches) / self.num_rows
+
+    def window_share(self, window: int) -> float:
+        """Share of the table that a batch and the ``window`` after it ask for together, in the middle of the trace."""
+        middle = max(0, len(self.batches) // 2 - window)
+        return len(np.unique(torch.cat(self.batches[middle : middle + window + 1]).numpy())) / self.num_rows
+
+
+def make_graph(path: Path, num_nodes: int, seed: int) -> Dataset:
+    """Write an R-MAT graph with Graph500's chances and 15 in-edges a node; features of one value, they are not read."""
+    from gids.generate import rmat
+
+    return rmat(path, num_nodes=num_nodes, degree=15, dim=1, seed=seed)
+
+
+def sample_trace(
+    dataset: Dataset, topology: Topology, batch_size: int, fanouts: list[int], count: int, pool: ThreadPool
+) -> Trace:
+    """Sample ``count`` batches of shuffled epochs of the training nodes."""
+    train = dataset.split("train")
+    sampler = NeighborSampler(fanouts)
+    batches: list[Tensor] = []
+    epoch = 0
+    while len(batches) < count:
+        order = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(epoch))]
+        for number, begin in enumerate(range(0, len(order), batch_size)[: count - len(batches)]):
+            seeds = order[begin : begin + batch_size]
+            sample = sampler.sample(topology, seeds, SampleKey(0, epoch, number), pool)
+            batches.append(sample.input_nodes[dataset.node_types[0]])
+        epoch += 1
+    name = f"{batch_size} seeds x {'x'.join(map(str, fanouts))}"
+    return Trace(name, dataset.num_nodes(), batches)

@@ -1,0 +1,27 @@
+"""``gids bench NAME``: measure, print a table or JSON, and say which promises hold."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+#: Benchmark -> one line for ``gids bench --help``. Module ``gids.bench.<name>`` has ``configure`` and ``run``.
+BENCHMARKS: dict[str, str] = {
+    "cache": "hit ratios of every policy beside the best possible, host buffer, gather and the accumulator's model",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add one subcommand per benchmark."""
+    names = parser.add_subparsers(dest="benchmark", metavar="NAME", required=True)
+    for name, summary in BENCHMARKS.items():
+        benchmark = names.add_parser(name, help=summary, description=summary)
+        benchmark.add_argument("--json", action="store_true", help="print one JSON object")
+        benchmark.add_argument("--quick", action="store_true", help="a small run, as in the tests")
+        importlib.import_module(f"gids.bench.{name}").configure(benchmark)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the benchmark and print its report."""
+    report = importlib.import_module(f"gids.bench.{args.benchmark}").run(args)
+    report.print(as_json=args.json)

@@ -1,0 +1,48 @@
+"""``gids bench cache --quick --json``: runs, keeps the promises that do not depend on the machine, draws the plot."""
+
+import json
+
+import pytest
+
+from gids.cli import main
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("bench")
+    patch = pytest.MonkeyPatch()
+    lines = []
+    with patch.context() as context:
+        context.setattr("builtins.print", lambda *words, **_: lines.append(" ".join(map(str, words))))
+        arguments = ["--quick", "--json", "--directory", str(directory), "--plot", str(directory / "plot.png")]
+        assert main(["bench", "cache", *arguments]) == 0
+    assert (directory / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in directory.iterdir()] == ["plot.png"]  # what the run made is gone
+    return json.loads("\n".join(lines))
+
+
+def test_hit_ratios_keep_their_promises(result):
+    bars = {bar["name"]: bar for bar in result["bars"]}
+    counted = [bar for name, bar in bars.items() if name.startswith(("window(16)", "least gain", "host buffer"))]
+    assert len(counted) >= 14
+    for bar in counted:
+        assert bar["holds"], bar
+
+
+def test_no_policy_beats_belady(result):
+    traces = [value for name, value in result["results"].items() if name.startswith("trace ")]
+    assert len(traces) == 2
+    for trace in traces:
+        best = trace["hit_ratio"]["belady"]
+        for policy, ratios in trace["hit_ratio"].items():
+            for share, ratio in ratios.items():
+                assert 0 < ratio <= best[share], (policy, share)
+
+
+def test_speed_and_model_are_reported(result):
+    names = {bar["name"] for bar in result["bars"]}
+    assert {"plan + gather / torch.index_select, time", "accumulator's model, largest error"} <= names
+    model = result["results"]["accumulator"]
+    assert model["depths"] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    assert min(model["predicted_iops"] + model["measured_iops"]) > 0
+    assert {rate["name"] for rate in result["results"]["rates"]} >= {"torch.index_select", "reverse PageRank, streamed"}
