@@ -1,9 +1,11 @@
 // gids._native: the planner and the reader of gids.storage.
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include "bind.hpp"
 #include "errors.hpp"
@@ -53,28 +55,42 @@ struct BoundPlan {
 };
 
 // A job as Python sees it. Dropping it cancels the read, so that nothing is written to memory that may be gone.
-struct Pending {
-    explicit Pending(std::shared_ptr<Job> j) : job(std::move(j)) {}
-    ~Pending() {
-        if (job) job->cancel();
-    }
+class Pending {
+public:
+    explicit Pending(std::shared_ptr<Job> job) : job_(std::move(job)), pid_(getpid()) {}
     Pending(Pending&& other) noexcept = default;
+    ~Pending() {
+        if (!job_) return;
+        if (pid_ == getpid()) job_->cancel();
+        else new std::shared_ptr<Job>(std::move(job_));  // its lock may be held by a thread that only the parent has
+    }
 
     // Waits in slices, so that Ctrl-C is noticed.
     void wait() {
         for (;;) {
             {
                 const nb::gil_scoped_release nogil;
-                if (job->wait_for(kSignalSlice)) return;
+                if (here().wait_for(kSignalSlice)) return;
             }
             if (PyErr_CheckSignals() != 0) {
-                job->cancel();
+                job_->cancel();
                 throw nb::python_error();
             }
         }
     }
+    bool done() { return here().ended(); }
+    void cancel() { here().cancel(); }
 
-    std::shared_ptr<Job> job;
+private:
+    Job& here() {
+        if (pid_ != getpid())
+            throw StorageError("the read was started by process " + std::to_string(pid_) + ", not by this fork of it",
+                               "", 0, 0, 0);
+        return *job_;
+    }
+
+    std::shared_ptr<Job> job_;
+    int pid_;
 };
 
 }  // namespace
@@ -125,19 +141,27 @@ void bind_storage(nb::module_& m) {
 
     m.def("engine_availability", &engine_availability, "Engines, each with why it cannot be used ('' if it can).");
 
+    nb::class_<FaultOptions>(m, "FaultOptions", "What the fault engine does to chosen requests.")
+        .def(
+            "__init__",
+            [](FaultOptions* self, int64_t fail_at, int error_number, int64_t short_at, int64_t short_bytes,
+               int64_t stuck_at, int64_t delay_us, bool reorder) {
+                new (self) FaultOptions{fail_at, error_number, short_at, short_bytes, stuck_at, delay_us, reorder};
+            },
+            "fail_at"_a, "error_number"_a, "short_at"_a, "short_bytes"_a, "stuck_at"_a, "delay_us"_a, "reorder"_a);
+
     nb::class_<Pending>(m, "PendingRead")
         .def("wait", &Pending::wait)
-        .def("done", [](const Pending& p) { return p.job->ended(); })
-        .def(
-            "cancel", [](const Pending& p) { p.job->cancel(); }, nb::call_guard<nb::gil_scoped_release>());
+        .def("done", &Pending::done)
+        .def("cancel", &Pending::cancel, nb::call_guard<nb::gil_scoped_release>());
 
     nb::class_<Reader>(m, "Reader", "Reads rows of one table.")
         .def(
             "__init__",
             [](Reader* self, const TableLayout& layout, const std::string& engine, unsigned queue_depth,
                unsigned threads, uint64_t staging_bytes, uint64_t merge_gap_bytes, uint64_t max_io_bytes,
-               double timeout_s, bool sqpoll, bool iopoll, ThreadPool* pool) {
-                ReaderOptions options{{engine, sqpoll, iopoll, std::nullopt},
+               double timeout_s, bool sqpoll, bool iopoll, const std::optional<FaultOptions>& fault, ThreadPool* pool) {
+                ReaderOptions options{{engine, sqpoll, iopoll, fault},
                                       queue_depth,
                                       threads,
                                       staging_bytes,
@@ -148,7 +172,8 @@ void bind_storage(nb::module_& m) {
                 new (self) Reader(layout, options, pool);
             },
             "layout"_a, "engine"_a, "queue_depth"_a, "threads"_a, "staging_bytes"_a, "merge_gap_bytes"_a,
-            "max_io_bytes"_a, "timeout_s"_a, "sqpoll"_a, "iopoll"_a, "pool"_a.none(), nb::keep_alive<1, 12>())
+            "max_io_bytes"_a, "timeout_s"_a, "sqpoll"_a, "iopoll"_a, "fault"_a.none(), "pool"_a.none(),
+            nb::keep_alive<1, 13>())
         .def(
             "submit",
             [](Reader& self, ConstVector<int64_t> rows, uintptr_t out, int conversion) {
@@ -160,9 +185,8 @@ void bind_storage(nb::module_& m) {
         .def("close", &Reader::close, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("engine", &Reader::engine_name)
         .def_prop_ro("notes", &Reader::engine_notes)
-        .def_prop_ro("queue_depth", &Reader::queue_depth)
         .def_prop_ro("limits",
-                     [](const Reader& r) {
+                     [](Reader& r) {
                          return std::tuple(r.limits().block_bytes, r.limits().merge_gap_bytes, r.limits().max_io_bytes);
                      })
         .def("stats", [](Reader& r) {

@@ -81,14 +81,14 @@ struct FaultOptions {
 };
 
 struct EngineOptions {
-    std::string engine = "auto";
+    std::string engine = "uring";  // a name; what "auto" means is decided above this layer
     bool sqpoll = false;
     bool iopoll = false;
     std::optional<FaultOptions> fault;
 };
 
 // Opens the files of a table. Throws StorageError for files, ConfigError for an engine that is unknown or that this
-// machine refuses (never for "auto").
+// machine refuses.
 std::unique_ptr<Engine> open_engine(const TableLayout& layout, const EngineOptions& options);
 
 // Engines by name with why each cannot be used here; an empty reason means that it can.
@@ -96,7 +96,9 @@ std::vector<std::pair<std::string, std::string>> engine_availability();
 
 std::unique_ptr<Engine> open_uring(const TableLayout& layout, const EngineOptions& options);
 std::unique_ptr<Engine> open_pread(const TableLayout& layout);
+std::unique_ptr<Engine> open_mmap(const TableLayout& layout);
 std::unique_ptr<Engine> open_memory(const TableLayout& layout);
+std::unique_ptr<Engine> wrap_in_faults(std::unique_ptr<Engine> inner, const FaultOptions& options);
 // Empty where io_uring works, else the reason.
 std::string uring_refusal();
 

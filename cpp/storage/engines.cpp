@@ -1,29 +1,48 @@
-// Engines by name, and the choice that "auto" makes.
+// Engines by name: the one table that open_engine and engine_availability share.
 #include "errors.hpp"
 #include "nvme/engine.hpp"
 #include "storage/engine.hpp"
 
 namespace gids::storage {
+namespace {
+
+struct Entry {
+    const char* name;
+    std::string (*refusal)();
+    std::unique_ptr<Engine> (*open)(const TableLayout&, const EngineOptions&);
+};
+
+std::string always() { return {}; }
+std::string nvme_refusal() { return nvme::any_file() ? "" : "no drive is open (gids.nvme.open_drives)"; }
+
+// In the order in which "auto" prefers them; those after pread have to be asked for.
+constexpr Entry kEngines[] = {
+    {"uring", uring_refusal, open_uring},
+    {"pread", always, [](const TableLayout& layout, const EngineOptions&) { return open_pread(layout); }},
+    {"mmap", always, [](const TableLayout& layout, const EngineOptions&) { return open_mmap(layout); }},
+    {"memory", always, [](const TableLayout& layout, const EngineOptions&) { return open_memory(layout); }},
+    {"nvme", nvme_refusal, [](const TableLayout& layout, const EngineOptions&) { return nvme::open_engine(layout); }},
+};
+
+}  // namespace
 
 std::vector<std::pair<std::string, std::string>> engine_availability() {
-    return {{"uring", uring_refusal()},
-            {"pread", ""},
-            {"memory", ""},
-            {"nvme", nvme::any_file() ? "" : "no drive is open (gids.nvme.open_drives)"}};
+    std::vector<std::pair<std::string, std::string>> found;
+    for (const Entry& entry : kEngines) found.emplace_back(entry.name, entry.refusal());
+    return found;
 }
 
 std::unique_ptr<Engine> open_engine(const TableLayout& layout, const EngineOptions& options) {
-    if (options.engine == "uring") {
-        if (const std::string reason = uring_refusal(); !reason.empty())
-            throw ConfigError("engine uring cannot be used: " + reason);
-        return open_uring(layout, options);
-    }
-    if (options.engine == "pread") return open_pread(layout);
-    if (options.engine == "memory") return open_memory(layout);
-    if (options.engine == "nvme") return nvme::open_engine(layout);
     std::string names;
-    for (const auto& [name, reason] : engine_availability()) names += ", " + name;
-    throw ConfigError("engine must be one of auto" + names + " (got " + options.engine + ")");
+    for (const Entry& entry : kEngines) {
+        names += std::string(names.empty() ? "" : ", ") + entry.name;
+        if (options.engine != entry.name) continue;
+        if (const std::string reason = entry.refusal(); !reason.empty())
+            throw ConfigError("engine " + options.engine + " cannot be used: " + reason);
+        auto engine = entry.open(layout, options);
+        return options.fault ? wrap_in_faults(std::move(engine), *options.fault) : std::move(engine);
+    }
+    throw ConfigError("engine must be one of " + names + " (got " + options.engine + ")");
 }
 
 }  // namespace gids::storage

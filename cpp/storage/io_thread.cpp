@@ -59,9 +59,11 @@ bool IoThread::claim() {
     auto& front = waiting.front();
     claimed_ = front.job;
     claim_next_ = front.next;
-    claim_end_ = std::min(front.next + kClaimReads, claimed_->plan().reads().size());
+    // Small enough that the last claims of several threads end at about the same time.
+    const size_t total = claimed_->plan().reads().size(), left = total - claim_next_;
+    claim_end_ = claim_next_ + std::clamp<size_t>(left / (2 * core_->options.threads), 1, kClaimReads);
     front.next = claim_end_;
-    if (claim_end_ == claimed_->plan().reads().size()) waiting.pop_front();
+    if (claim_end_ == total) waiting.pop_front();
     return true;
 }
 

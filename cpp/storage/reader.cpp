@@ -2,6 +2,8 @@
 #include "storage/reader.hpp"
 
 #include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -32,21 +34,21 @@ bool ReaderCore::count(ReaderStats& since) {
     return !stopping;
 }
 
-Reader::Reader(TableLayout layout, ReaderOptions options, ThreadPool* pool)
-    : core_(std::make_shared<ReaderCore>(std::move(layout), options)) {
-    options.check();
+std::unique_ptr<Reader::Open> Reader::open(const TableLayout& layout, const ReaderOptions& options, ThreadPool* pool) {
+    auto opened = std::make_unique<Open>();
+    opened->core = std::make_shared<ReaderCore>(layout, options);
+    ReaderCore& core = *opened->core;
     if (pool == nullptr) {
-        own_pool_ = std::make_unique<ThreadPool>(
-            static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)), "gids-copy");
-        pool = own_pool_.get();
+        const auto threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 8u));
+        opened->own_pool = std::make_unique<ThreadPool>(threads, "gids-copy");
+        pool = opened->own_pool.get();
     }
-    core_->pool = pool;
-    core_->engine = open_engine(core_->layout, options.engine);
-    core_->limits.block_bytes = core_->engine->block_bytes();
-    const uint64_t block = core_->limits.block_bytes;
+    core.pool = pool;
+    core.engine = open_engine(core.layout, options.engine);
+    const uint64_t block = core.engine->block_bytes();
     const uint64_t share = options.staging_bytes / options.threads;
     uint64_t max_io = options.max_io_bytes;
-    if (core_->engine->needs_staging()) {
+    if (core.engine->needs_staging()) {
         const uint64_t least = std::max(4 * block, Staging::kUnit);
         if (share < 2 * least)
             throw ConfigError("staging_bytes must be at least " + std::to_string(2 * least * options.threads) +
@@ -55,60 +57,87 @@ Reader::Reader(TableLayout layout, ReaderOptions options, ThreadPool* pool)
         // Two of the largest reads must fit, so that one is read while the other is copied.
         max_io = std::min(max_io, std::bit_floor(share / 2));
     }
-    core_->limits.max_io_bytes = std::max(max_io / block * block, 4 * block);
-    core_->limits.merge_gap_bytes = core_->engine->needs_staging() ? options.merge_gap_bytes : 0;
-    core_->limits.check();
+    core.limits.block_bytes = block;
+    core.limits.max_io_bytes = std::max(max_io / block * block, std::max<uint64_t>(4 * block, 64));
+    core.limits.merge_gap_bytes = core.engine->needs_staging() ? options.merge_gap_bytes : 0;
+    core.limits.check();
     for (unsigned i = 0; i < options.threads; ++i) {
         const unsigned depth = options.queue_depth / options.threads + (i < options.queue_depth % options.threads);
-        queues_.push_back(std::make_shared<IoThread>(core_, share, depth));
-        depth_ += depth;
+        opened->queues.push_back(std::make_shared<IoThread>(opened->core, share, depth));
     }
-    for (size_t i = 0; i < queues_.size(); ++i) {
-        threads_.emplace_back([queue = queues_[i]] { queue->run(); });
-        pthread_setname_np(threads_.back().native_handle(), ("gids-io-" + std::to_string(i)).c_str());
+    // Signals belong to the caller's threads: a Ctrl-C that lands on an I/O thread would wake nobody who listens.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (size_t i = 0; i < opened->queues.size(); ++i) {
+        opened->threads.emplace_back([queue = opened->queues[i]] { queue->run(); });
+        pthread_setname_np(opened->threads.back().native_handle(), ("gids-io-" + std::to_string(i)).c_str());
     }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return opened;
 }
 
-Reader::~Reader() { close(); }
+Reader::Reader(TableLayout layout, ReaderOptions options, ThreadPool* pool)
+    : layout_(std::move(layout)), options_(std::move(options)), pool_(pool), pid_(getpid()) {
+    options_.check();
+    open_ = open(layout_, options_, pool_);
+}
+
+Reader::~Reader() {
+    if (pid_ == getpid()) close();
+    else static_cast<void>(open_.release());
+}
+
+Reader::Open& Reader::here() {
+    if (pid_ != getpid()) {
+        static_cast<void>(open_.release());
+        open_ = open(layout_, options_, pool_);
+        pid_ = getpid();
+    }
+    return *open_;
+}
 
 std::shared_ptr<Job> Reader::submit(std::span<const int64_t> rows, std::byte* out, Conversion conversion) {
-    if (closed_) throw StorageError("the reader is closed", core_->layout.files()[0].path, 0, 0, 0);
-    ReadPlan plan = plan_reads(core_->layout, rows, core_->limits, core_->pool);
-    const auto job = std::make_shared<Job>(std::move(plan), out, conversion);
-    const std::lock_guard lock(core_->mutex);
-    ++core_->stats.jobs;
-    core_->stats.rows += static_cast<uint64_t>(job->plan().num_rows());
-    core_->stats.unique_rows += static_cast<uint64_t>(job->plan().num_unique());
+    Open& state = here();
+    ReaderCore& core = *state.core;
+    const auto job = std::make_shared<Job>(plan_reads(layout_, rows, core.limits, core.pool), out, conversion);
+    const std::lock_guard lock(core.mutex);
+    if (state.closed) throw StorageError("the reader is closed", layout_.files()[0].path, 0, 0, 0);
+    ++core.stats.jobs;
+    core.stats.rows += static_cast<uint64_t>(job->plan().num_rows());
+    core.stats.unique_rows += static_cast<uint64_t>(job->plan().num_unique());
     if (job->ended()) return job;
-    std::erase_if(jobs_, [](const std::weak_ptr<Job>& old) {
+    std::erase_if(state.jobs, [](const std::weak_ptr<Job>& old) {
         const auto alive = old.lock();
         return !alive || alive->ended();
     });
-    jobs_.push_back(job);
-    core_->waiting.push_back({job, 0});
-    core_->work.notify_all();
+    state.jobs.push_back(job);
+    core.waiting.push_back({job, 0});
+    core.work.notify_all();
     return job;
 }
 
 void Reader::close() {
+    Open& state = here();
     std::vector<std::weak_ptr<Job>> jobs;
     {
-        const std::lock_guard lock(core_->mutex);
-        if (std::exchange(closed_, true)) return;
-        core_->stopping = true;
-        core_->waiting.clear();
-        jobs.swap(jobs_);
-        core_->work.notify_all();
+        const std::lock_guard lock(state.core->mutex);
+        if (std::exchange(state.closed, true)) return;
+        state.core->stopping = true;
+        state.core->waiting.clear();
+        jobs.swap(state.jobs);
+        state.core->work.notify_all();
     }
     for (const auto& weak : jobs)
         if (const auto job = weak.lock()) job->cancel();
-    for (auto& thread : threads_) thread.join();
-    queues_.clear();
+    for (auto& thread : state.threads) thread.join();
+    state.queues.clear();
 }
 
 ReaderStats Reader::stats() {
-    const std::lock_guard lock(core_->mutex);
-    return core_->stats;
+    const Open& state = here();
+    const std::lock_guard lock(state.core->mutex);
+    return state.core->stats;
 }
 
 }  // namespace gids::storage

@@ -19,7 +19,7 @@ struct ReaderOptions {
     EngineOptions engine;
     unsigned queue_depth = 128;  // over all threads
     unsigned threads = 1;        // I/O threads, each with a queue of its own
-    uint64_t staging_bytes = 32 << 20;
+    uint64_t staging_bytes = 16 << 20;
     uint64_t merge_gap_bytes = 16 << 10;
     uint64_t max_io_bytes = 128 << 10;
     double timeout_s = 30;
@@ -72,21 +72,32 @@ public:
     // Cancels what runs and returns within about a second, even if requests are stuck. Idempotent.
     void close();
 
-    const TableLayout& layout() const { return core_->layout; }
-    const PlanLimits& limits() const { return core_->limits; }
-    std::string engine_name() const { return core_->engine->name(); }
-    std::string engine_notes() const { return core_->engine->notes(); }
-    unsigned queue_depth() const { return depth_; }
+    const PlanLimits& limits() { return here().core->limits; }
+    std::string engine_name() { return here().core->engine->name(); }
+    std::string engine_notes() { return here().core->engine->notes(); }
     ReaderStats stats();
 
 private:
-    std::unique_ptr<ThreadPool> own_pool_;
-    std::shared_ptr<ReaderCore> core_;
-    std::vector<std::shared_ptr<IoThread>> queues_;
-    std::vector<std::thread> threads_;
-    std::vector<std::weak_ptr<Job>> jobs_;  // guarded by core_->mutex; those that close() must cancel
-    unsigned depth_ = 0;
-    bool closed_ = false;
+    // Everything that belongs to one process: threads, rings, locks.
+    struct Open {
+        std::unique_ptr<ThreadPool> own_pool;
+        std::shared_ptr<ReaderCore> core;
+        std::vector<std::shared_ptr<IoThread>> queues;
+        std::vector<std::thread> threads;
+        std::vector<std::weak_ptr<Job>> jobs;  // guarded by core->mutex; those that close() must cancel
+        bool closed = false;                   // guarded by core->mutex
+    };
+    static std::unique_ptr<Open> open(const TableLayout& layout, const ReaderOptions& options, ThreadPool* pool);
+
+    // In a forked child the threads are gone and locks may be held by nobody: what the parent opened is left alone,
+    // never freed, and the files are opened anew.
+    Open& here();
+
+    const TableLayout layout_;
+    const ReaderOptions options_;
+    ThreadPool* const pool_;
+    std::unique_ptr<Open> open_;
+    int pid_;
 };
 
 }  // namespace gids::storage

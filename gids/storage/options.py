@@ -6,7 +6,34 @@ from dataclasses import dataclass
 
 from gids.errors import ConfigError
 
-ENGINES = ("auto", "uring", "pread", "memory", "nvme")
+ENGINES = ("auto", "uring", "pread", "mmap", "memory", "nvme")
+
+
+@dataclass(frozen=True)
+class FaultOptions:
+    """What goes wrong on purpose, for tests; requests are counted from 0 in each I/O thread.
+
+    Attributes
+    ----------
+    fail_at, error_number : int
+        That request fails with this errno (EIO).
+    short_at, short_bytes : int
+        That request delivers only so many bytes.
+    stuck_at : int
+        That request never returns.
+    delay_us : int
+        Every completion is held back this long.
+    reorder : bool
+        Completions come out in reverse order.
+    """
+
+    fail_at: int = -1
+    error_number: int = 5
+    short_at: int = -1
+    short_bytes: int = 0
+    stuck_at: int = -1
+    delay_us: int = 0
+    reorder: bool = False
 
 
 @dataclass(frozen=True)
@@ -16,8 +43,9 @@ class StorageOptions:
     Attributes
     ----------
     engine : str
-        ``"auto"`` takes ``uring`` where the kernel allows it and ``pread`` elsewhere; ``"memory"`` loads the whole
-        table and measures everything but the device; ``"nvme"`` reads drives that :mod:`gids.nvme` has opened.
+        ``"auto"`` takes ``uring`` where the kernel allows it and ``pread`` elsewhere. ``"mmap"`` is the baseline that
+        leaves everything to the page cache; ``"memory"`` loads the whole table and measures everything but the device;
+        ``"nvme"`` reads drives that :mod:`gids.nvme` has opened.
     queue_depth : int or None
         Requests in flight; None takes what :func:`gids.storage.load_curve` found best.
     threads : int
@@ -32,17 +60,20 @@ class StorageOptions:
         A request that takes longer fails its read.
     sqpoll, iopoll : bool
         Let a kernel thread submit, or poll the device for completions (``uring`` only; costs a core).
+    fault : FaultOptions or None
+        Make chosen requests go wrong, for tests.
     """
 
     engine: str = "auto"
     queue_depth: int | None = None
     threads: int = 1
-    staging_bytes: int = 32 << 20
+    staging_bytes: int = 16 << 20
     merge_gap_bytes: int | None = None
     max_io_bytes: int = 128 << 10
     timeout_s: float = 30.0
     sqpoll: bool = False
     iopoll: bool = False
+    fault: FaultOptions | None = None
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from types import TracebackType
 
 import torch
@@ -79,8 +80,10 @@ class RowReader:
             options.timeout_s,
             options.sqpoll,
             options.iopoll,
+            None if options.fault is None else _native.FaultOptions(**asdict(options.fault)),
             pool,
         )
+        self.queue_depth = depth
         self._closed = False
 
     @property
@@ -157,7 +160,7 @@ class RowReader:
         self.close()
 
     def __repr__(self) -> str:
-        return f"RowReader({self.table.name!r}, engine={self.engine!r}, queue_depth={self._native.queue_depth})"
+        return f"RowReader({self.table.name!r}, engine={self.engine!r}, queue_depth={self.queue_depth})"
 
     def _conversion(self, dtype: torch.dtype) -> int:
         if dtype == self.table.torch_dtype:
