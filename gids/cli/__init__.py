@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "convert": "make a dataset from a graph in another layout (OGB, IGB, DGL, PyG, numpy, ...)",
     "generate": "make a synthetic dataset: planted communities or R-MAT",
     "info": "show what a dataset holds",
+    "probe": "measure a device: latency, IOPS and bandwidth",
     "verify": "check every row of a dataset against its checksums",
 }
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from gids.errors import ConfigError
+
+CURVE_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,17 @@ class DeviceCurve:
     latency_us: float
     source: str
 
+    def __post_init__(self) -> None:
+        for name, points, rates in (
+            ("depths", self.depths, self.iops_at_depth),
+            ("blocks", self.blocks, self.iops_at_block),
+        ):
+            if not points or len(points) != len(rates) or list(points) != sorted(set(points)) or points[0] < 1:
+                raise ConfigError(f"{name} must be ascending, positive and as many as their rates (got {points})")
+        figures = (*self.iops_at_depth, *self.iops_at_block, self.bandwidth, self.latency_us, self.block_bytes)
+        if not all(np.isfinite(figure) and figure > 0 for figure in figures):
+            raise ConfigError(f"rates, bandwidth and latency must be positive (got {figures})")
+
     @property
     def peak_iops(self) -> float:
         """Most random reads per second at any depth."""
@@ -48,8 +66,8 @@ class DeviceCurve:
 
     @property
     def best_depth(self) -> int:
-        """Smallest depth that reaches 98 % of the peak."""
-        return next(d for d, i in zip(self.depths, self.iops_at_depth, strict=True) if i >= 0.98 * self.peak_iops)
+        """Smallest depth that reaches 95 % of the peak: more would only add latency."""
+        return next(d for d, i in zip(self.depths, self.iops_at_depth, strict=True) if i >= 0.95 * self.peak_iops)
 
     @property
     def merge_gap_bytes(self) -> int:
@@ -65,18 +83,64 @@ class DeviceCurve:
         return rate
 
 
+# A cloud NVMe volume as measured on the project's machine; good enough for any flash drive until it is probed.
 DEFAULT_CURVE = DeviceCurve(
     depths=(1, 2, 4, 8, 16, 32, 64, 128, 256),
-    iops_at_depth=(15e3, 30e3, 55e3, 90e3, 130e3, 165e3, 190e3, 200e3, 200e3),
+    iops_at_depth=(15e3, 30e3, 55e3, 80e3, 110e3, 145e3, 180e3, 205e3, 205e3),
     block_bytes=4096,
-    blocks=(512, 4096, 65536, 1 << 20),
-    iops_at_block=(200e3, 200e3, 50e3, 3.3e3),
-    bandwidth=3.3e9,
+    blocks=(512, 4096, 16384, 65536, 262144, 1 << 20),
+    iops_at_block=(205e3, 205e3, 115e3, 50e3, 13e3, 3.3e3),
+    bandwidth=3.4e9,
     latency_us=65.0,
     source="defaults",
 )
 
 
+def cache_directory() -> Path:
+    """Where curves are kept: ``$XDG_CACHE_HOME/gids/curves``, or the same under ``~/.cache``."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "gids" / "curves"
+
+
+def device_key(path: str | Path) -> str:
+    """Name the device that holds ``path`` (its nearest existing parent), stable over reboots where the kernel can tell.
+
+    The filesystem's identifier serves best; device numbers may change at boot and are only added to it.
+    """
+    place = Path(path).absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    info, system = place.stat(), os.statvfs(place)
+    return f"{system.f_fsid:x}-{os.major(info.st_dev)}-{os.minor(info.st_dev)}"
+
+
+def curve_path(path: str | Path) -> Path:
+    """Where the curve of the device that holds ``path`` is, or would be, stored."""
+    return cache_directory() / f"{device_key(path)}.json"
+
+
+def save_curve(path: str | Path, curve: DeviceCurve) -> Path:
+    """Keep a measured curve for later runs; gives the file."""
+    target = curve_path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps({"version": CURVE_VERSION, "curve": asdict(curve)}, indent=2))
+    temporary.replace(target)
+    return target
+
+
 def load_curve(path: str | Path) -> DeviceCurve:
-    """Give the curve of the device that holds ``path``; defaults where none was measured."""
-    return DEFAULT_CURVE
+    """Give the curve of the device that holds ``path``; defaults where none was measured or it cannot be read.
+
+    A missing, damaged or foreign file is never an error: it costs speed, not correctness.
+    """
+    try:
+        stored = json.loads(curve_path(path).read_text())
+        if stored["version"] != CURVE_VERSION:
+            return DEFAULT_CURVE
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in stored["curve"].items()
+        }
+        return DeviceCurve(**fields)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError):
+        return DEFAULT_CURVE

@@ -1,0 +1,142 @@
+"""Measure a device in seconds: latency, IOPS against depth and block size, bandwidth."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gids.errors import ConfigError
+from gids.storage.curve import DeviceCurve
+from gids.storage.options import StorageOptions
+from gids.storage.reader import RowReader
+from gids.table import RowTable, Stripe
+
+DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+BLOCKS = (512, 4096, 16384, 65536, 262144, 1 << 20)
+MIN_FILE_BYTES = 16 << 20
+SCRATCH_BYTES = 1 << 30
+
+
+@contextmanager
+def probe_file(path: Path, scratch_bytes: int = SCRATCH_BYTES) -> Iterator[Path]:
+    """Give a file to read on the device of ``path``: the file itself, the largest in the directory, or a scratch one.
+
+    Parameters
+    ----------
+    path : Path
+        A file of at least 16 MiB or block device, or a directory.
+    scratch_bytes : int
+        Size of the scratch file that is written, and removed again, where a directory has no file a quarter as large.
+    """
+    if not path.exists():
+        raise ConfigError(f"path must exist (got {path})")
+    if not path.is_dir():
+        yield path
+        return
+    files = [entry for entry in path.iterdir() if entry.is_file() and os.access(entry, os.R_OK)]
+    largest = max(files, key=lambda entry: entry.stat().st_size, default=None)
+    if largest is not None and largest.stat().st_size >= scratch_bytes // 4:
+        yield largest
+        return
+    with tempfile.NamedTemporaryFile(dir=path, prefix=".gids-probe-") as scratch:
+        chunk = np.random.default_rng(0).bytes(1 << 20)
+        for _ in range(scratch_bytes >> 20):
+            scratch.write(chunk)
+        scratch.flush()
+        os.fsync(scratch.fileno())
+        os.posix_fadvise(scratch.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        yield Path(scratch.name)
+
+
+def _rows_of(path: Path, block_bytes: int) -> RowTable:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+    if size < MIN_FILE_BYTES:
+        raise ConfigError(f"path must hold at least {MIN_FILE_BYTES} bytes to be measured (got {size} in {path})")
+    rows = size // block_bytes
+    return RowTable(str(path), "uint8", block_bytes, rows, block_bytes, (Stripe(path, 0, rows),), rows)
+
+
+def _rate(path: Path, block_bytes: int, depth: int, seconds: float, engine: str) -> float:
+    """Random reads per second of one block size at one depth."""
+    table = _rows_of(path, block_bytes)
+    options = StorageOptions(
+        engine=engine,
+        queue_depth=depth,
+        merge_gap_bytes=0,
+        max_io_bytes=max(block_bytes, 4096),
+        staging_bytes=max(16 << 20, 8 * block_bytes),
+    )
+    generator = np.random.default_rng(depth * 7919 + block_bytes)
+    with RowReader(table, options) as reader:
+        # Few enough that hardly any two are neighbours, so that nothing is merged.
+        group = max(1, min(table.num_rows // 50, (32 << 20) // block_bytes, 64 * depth))
+        out = torch.empty(2, group, block_bytes, dtype=torch.uint8)
+        reader.read(generator.integers(0, table.num_rows, min(group, depth)), out=out[0, : min(group, depth)])
+        before = reader.stats()["reads"]
+        start = time.perf_counter()
+        # Two groups at a time: the next is planned and queued while the first is read, so the depth never sags.
+        flying = [reader.submit(generator.integers(0, table.num_rows, group), out[0])]
+        turn = 1
+        while time.perf_counter() - start < seconds:
+            flying.append(reader.submit(generator.integers(0, table.num_rows, group), out[turn]))
+            flying.pop(0).wait()
+            turn = 1 - turn
+        flying.pop().wait()
+        return (reader.stats()["reads"] - before) / (time.perf_counter() - start)
+
+
+def probe(
+    path: Path,
+    *,
+    seconds: float = 4.0,
+    engine: str = "auto",
+    progress: Callable[[str], None] = lambda text: None,
+    scratch_bytes: int = SCRATCH_BYTES,
+) -> DeviceCurve:
+    """Measure the device that holds ``path``.
+
+    Parameters
+    ----------
+    path : Path
+        A file of at least 16 MiB, or a directory: its largest file is read, or a scratch file that is removed again.
+    seconds : float
+        Time for all measurements together.
+    engine : str
+        What to measure with; the default is what readers use.
+    progress : callable
+        Called with one line per measurement.
+    scratch_bytes : int
+        Size of the scratch file where one is needed.
+    """
+    each = seconds / (len(DEPTHS) + len(BLOCKS))
+    with probe_file(path, scratch_bytes) as file:
+        by_depth = []
+        for depth in DEPTHS:
+            by_depth.append(_rate(file, 4096, depth, each, engine))
+            progress(f"4 KiB at depth {depth}: {by_depth[-1]:,.0f} reads/s")
+        best = DEPTHS[int(np.argmax(by_depth))]
+        by_block = []
+        for block in BLOCKS:
+            # A deep queue of large reads only adds memory: 16 MiB in flight keep any drive busy.
+            depth = max(1, min(best, (16 << 20) // block))
+            by_block.append(_rate(file, block, depth, each, engine))
+            progress(f"{block} B at depth {depth}: {by_block[-1]:,.0f} reads/s")
+    bandwidth = max(block * rate for block, rate in zip(BLOCKS, by_block, strict=True))
+    return DeviceCurve(
+        depths=DEPTHS,
+        iops_at_depth=tuple(by_depth),
+        block_bytes=4096,
+        blocks=BLOCKS,
+        iops_at_block=tuple(by_block),
+        bandwidth=bandwidth,
+        latency_us=1e6 / by_depth[0],
+        source="probe",
+    )
