@@ -17,6 +17,7 @@ from gids.dataset import Dataset
 from gids.dgl import DataLoader, NeighborSampler, Options
 from gids.dgl.requests import collect, graphs_in
 from gids.errors import ConfigError
+from gids.sampling import LadiesSampler, ShadowSampler
 from gids.sampling import NeighborSampler as PlainNeighborSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:Dataloader CPU affinity:dgl.base.DGLWarning")
@@ -287,4 +288,25 @@ def test_a_sampler_that_asks_for_nothing_is_pointed_out(bare_homogeneous: Any, h
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         list(loader)
+    loader.close()
+
+
+@pytest.mark.parametrize("sampler", [LadiesSampler([64, 32]), ShadowSampler([3, 3])], ids=["ladies", "shadow"])
+def test_other_samplers_of_gids(homogeneous: Any, homogeneous_dataset: Dataset, sampler: Any) -> None:
+    loader = DataLoader(
+        homogeneous_dataset, torch.arange(100), sampler, batch_size=25, gids=Options(homogeneous_dataset, **SMALL)
+    )
+    for number, (input_nodes, output_nodes, blocks) in enumerate(loader):
+        assert output_nodes.tolist() == list(range(25 * number, 25 * number + 25))
+        assert torch.equal(blocks[0].srcdata["feat"], homogeneous.ndata["feat"][input_nodes])
+        assert torch.equal(blocks[0].srcdata["extra"], homogeneous.ndata["extra"][input_nodes])
+        assert blocks[-1].dstdata[dgl.NID][:25].tolist() == output_nodes.tolist()
+        assert torch.equal(blocks[-1].dstdata["label"], blocks[-1].dstdata[dgl.NID] % 6)
+        for block in blocks:
+            source, destination = block.edges()
+            pairs = block.srcdata[dgl.NID][source], block.dstdata[dgl.NID][destination]
+            assert bool(homogeneous.has_edges_between(*pairs).all())
+        if isinstance(sampler, LadiesSampler):
+            sums = torch.zeros(blocks[0].num_dst_nodes()).index_add(0, blocks[0].edges()[1], blocks[0].edata["w"])
+            torch.testing.assert_close(sums[blocks[0].in_degrees() > 0], torch.ones(int((sums > 0).sum())))
     loader.close()
