@@ -59,9 +59,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _details(args: argparse.Namespace, layout: str) -> dict[str, Any]:
     given: dict[str, Any] = {name: getattr(args, name) for name in _FILES if getattr(args, name) is not None}
     splits = {name: getattr(args, name) for name in ("train", "val", "test") if getattr(args, name) is not None}
-    for name, wanted in (("arrays", given or splits or args.nodes), ("pyg", args.trust), ("igb", args.classes)):
-        if wanted and layout != name:
-            raise ConfigError(f"this is {layout}; the options for files, --trust and --classes are for {name} alone")
+    arrays_only = [*given, *splits, *(["nodes"] if args.nodes is not None else [])]
+    owners = dict.fromkeys(arrays_only, "arrays")
+    owners |= {"trust": "pyg"} if args.trust else {}
+    owners |= {"classes": "igb"} if args.classes is not None else {}
+    for option, owner in owners.items():
+        if layout != owner:
+            raise ConfigError(f"--{option.replace('_', '-')} is an option of {owner}, and this is {layout}")
     if layout == "arrays":
         return {"files": ArrayFiles(**given, num_nodes=args.nodes, splits=splits)}
     if layout == "pyg":

@@ -1,0 +1,159 @@
+"""The commands for datasets: what they print, their exit codes, and one clear line for every user error."""
+
+import json
+
+import numpy as np
+import pytest
+
+import gids
+from gids.cli import COMMANDS, main
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command in this process: exit code, standard output, standard error."""
+
+    def call(*words):
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as stop:
+            code = stop.code
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def dataset(tmp_path, run):
+    path = tmp_path / "graph"
+    code, out, _ = run("generate", "communities", path, "--nodes", "2k", "--dim", 8, "--quiet")
+    assert code == 0
+    assert "2,000" in out
+    return gids.open(path)
+
+
+@pytest.mark.parametrize("command", ["generate", "convert", "info", "verify"])
+def test_help(run, command):
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert COMMANDS[command].split()[0] in out
+    assert "usage: gids" in out
+
+
+def test_generate_kinds(tmp_path, run):
+    code, _, err = run(
+        "generate", "rmat", tmp_path / "r", "--nodes", 1000, "--dim", 4, "--dtype", "float16", "--abc", 0.5, 0.2, 0.2
+    )
+    assert code == 0
+    assert "_N/feat" in err  # the progress bars
+    assert gids.open(tmp_path / "r").feature_table().dtype == "float16"
+    assert gids.open(tmp_path / "r").attributes["a"] == 0.5
+    drives = [tmp_path / "d0", tmp_path / "d1"]
+    words = [word for drive in drives for word in ("--stripe-dir", drive)]
+    assert run("generate", "communities", tmp_path / "s", "--nodes", "1.5k", "--dim", 4, "--quiet", *words)[0] == 0
+    assert len(gids.open(tmp_path / "s").feature_table().stripes) == 2
+    assert gids.open(tmp_path / "s").num_nodes() == 1500
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["generate", "communities", "{tmp}/g", "--homophily", "2"], 1, "homophily must be in [0, 1] (got 2.0)"),
+        (["generate", "communities", "{tmp}/g", "--ordered"], 1, "is not an option of communities"),
+        (["generate", "rmat", "{tmp}/g", "--skew", "2"], 1, "is not an option of rmat"),
+        (["generate", "communities", "{tmp}/g", "--nodes", "many"], 2, "must be a count like 4000000"),
+        (["generate", "communities"], 2, "the following arguments are required"),
+        (["generate", "communities", "{tmp}/no/such/place"], 1, "must be a directory, to hold the new dataset"),
+        (["info", "{tmp}/none"], 1, "must be a directory with a manifest.json"),
+        (["verify", "{tmp}"], 1, "has no manifest.json"),
+        (["convert", "{tmp}/none", "{tmp}/out"], 1, "must be a file or directory (there is none)"),
+        (["convert", "{tmp}", "{tmp}/out"], 1, "looks like none of them"),
+        (["convert", "{tmp}", "{tmp}/out", "--from", "igb"], 1, "must be a file"),
+        (["convert", "{tmp}", "{tmp}/out", "--from", "ogb"], 1, "must be a file"),
+        (["convert", "{tmp}", "{tmp}/out", "--from", "mag240m"], 1, "meta.pt must be a file"),
+        (["convert", "{tmp}", "{tmp}/out", "--from", "ginex"], 1, "must hold one conf.json"),
+        (["convert", "{tmp}", "{tmp}/out", "--from", "graphbolt"], 1, "metadata.yaml must be a file"),
+        (["convert", "{tmp}", "{tmp}/out", "--from", "arrays"], 1, "edges of"),
+        (["convert", "{tmp}", "{tmp}/out", "--from", "ogb", "--trust"], 1, "--trust is an option of pyg"),
+        (["convert", "{tmp}", "{tmp}/out", "--from", "ogb", "--nodes", "5"], 1, "--nodes is an option of arrays"),
+        (["convert", "{tmp}", "{tmp}/out", "--from", "parquet"], 2, "invalid choice"),
+    ],
+)
+def test_user_errors(tmp_path, run, words, code, message):
+    got, _, err = run(*[word.format(tmp=tmp_path) for word in words])
+    assert got == code
+    assert message in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_info(dataset, run):
+    code, out, _ = run("info", dataset.path)
+    assert code == 0
+    for text in ("feat", "2,000", "labels", "train", "_N → _E → _N", dataset.id):
+        assert text in out
+    code, out, _ = run("info", dataset.path, "--json")
+    facts = json.loads(out)
+    assert facts["id"] == dataset.id
+    assert facts["nodes"]["_N"]["count"] == 2000
+    assert facts["nodes"]["_N"]["features"]["feat"]["dim"] == 8
+    assert facts["edges"][0]["count"] == dataset.num_edges()
+
+
+def test_verify(dataset, run):
+    code, out, _ = run("verify", dataset.path, "--quiet")
+    assert code == 0
+    assert "no problem in 7 tables" in out
+    path = dataset.feature_table().stripes[0].path
+    data = bytearray(path.read_bytes())
+    data[1234 * 32 + 5] ^= 4
+    path.write_bytes(data)
+    code, out, _ = run("verify", dataset.path, "--quiet")
+    assert code == 1
+    assert "_N/feat is damaged in row 1234 " in out
+    code, out, _ = run("verify", dataset.path, "--json")
+    assert code == 1
+    facts = json.loads(out)
+    assert facts["ok"] is False
+    assert [(p["table"], p["first_row"], p["last_row"]) for p in facts["problems"]] == [("_N/feat", 1234, 1234)]
+
+
+def test_overwrite(dataset, run):
+    words = ["generate", "communities", dataset.path, "--nodes", "3k", "--dim", 8, "--quiet"]
+    code, _, err = run(*words)
+    assert code == 1
+    assert "exists; choose another path" in err
+    assert run(*words, "--overwrite")[0] == 0
+    assert gids.open(dataset.path).num_nodes() == 3000
+
+
+def test_convert_named_files(tmp_path, run):
+    (tmp_path / "a").mkdir()
+    np.save(tmp_path / "a/my-features.npy", np.ones((5, 3), np.float32))
+    np.save(tmp_path / "a/seeds.npy", np.array([1, 2]))
+    (tmp_path / "a/graph.txt").write_text("0 1\n1 2\n")
+    words = [
+        "--edges",
+        tmp_path / "a/graph.txt",
+        "--features",
+        tmp_path / "a/my-features.npy",
+        "--train",
+        tmp_path / "a/seeds.npy",
+    ]
+    code, _, _ = run(
+        "convert",
+        tmp_path / "a",
+        tmp_path / "out",
+        "--from",
+        "arrays",
+        "--add-reverse",
+        "--in-place",
+        "--quiet",
+        *words,
+    )
+    assert code == 0
+    dataset = gids.open(tmp_path / "out")
+    assert dataset.num_edges() == 4
+    assert dataset.split("train").tolist() == [1, 2]
+    assert dataset.feature_table().stripes[0].path == tmp_path / "a/my-features.npy"
