@@ -116,7 +116,11 @@ void bind_nvme(nb::module_& m) {
     m.def("nvme_describe_status", &describe_status, "status"_a, "A completion's status bits in words.");
 
     nb::class_<DriveSet>(m, "NvmeDriveSet", "Drives together with the files that are on them.")
-        .def(nb::init<std::vector<std::shared_ptr<Drive>>>(), "drives"_a)
+        // Made shared: readers keep the set alive by themselves.
+        .def(nb::new_([](std::vector<std::shared_ptr<Drive>> drives) {
+                 return std::make_shared<DriveSet>(std::move(drives));
+             }),
+             "drives"_a)
         .def(
             "add_extents",
             [](DriveSet& set, const std::string& path, uint64_t bytes, const std::vector<ExtentTuple>& extents) {

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
     "info": "show what a dataset holds",
     "probe": "measure a device: latency, IOPS and bandwidth",
     "verify": "check every row of a dataset against its checksums",
+    "nvme": "datasets on raw NVMe drives that gids reads from userspace",
 }
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
