@@ -2,6 +2,11 @@
 // every read and other work runs before anyone looks for the answers.
 #pragma once
 
+#ifdef GIDS_SIMT
+#include <chrono>
+#include <thread>
+#endif
+
 #include "nvme_queue.cuh"
 
 namespace gids::nvme {
@@ -42,6 +47,15 @@ struct DeviceClock {
         return now;
     }
     GIDS_DEVICE void pause() const { __nanosleep(200); }
+};
+#elif defined(GIDS_SIMT)
+struct DeviceClock {
+    uint64_t now_ns() const {
+        return static_cast<uint64_t>(
+            std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+                .count());
+    }
+    void pause() const { std::this_thread::yield(); }
 };
 #endif
 

@@ -104,6 +104,11 @@ public:
         const uint64_t address = machine_->allocate(bytes);
         return std::make_unique<QtestMemory>(machine_, address, bytes);
     }
+    std::unique_ptr<DmaMemory> map(std::span<std::byte> memory) override {
+        const std::optional<uint64_t> address = machine_->address_of(memory);
+        if (!address) return nullptr;  // not in the machine's RAM
+        return std::make_unique<QtestMemory>(machine_, *address, memory.size());
+    }
 
 private:
     struct Doorbell {
@@ -196,6 +201,12 @@ uint64_t QtestMachine::command(const std::string& lines, size_t count) {
         --count;
     }
     return value;
+}
+
+std::optional<uint64_t> QtestMachine::address_of(std::span<std::byte> memory) const {
+    const auto begin = reinterpret_cast<uintptr_t>(memory.data()), base = reinterpret_cast<uintptr_t>(ram_);
+    if (begin < base || begin - base > ram_bytes_ || memory.size() > ram_bytes_ - (begin - base)) return std::nullopt;
+    return begin - base;
 }
 
 uint64_t QtestMachine::allocate(uint64_t bytes) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "nvme/device.hpp"
@@ -25,6 +26,8 @@ public:
     // Bytes of RAM that nobody had before, page aligned and zeroed; returns their bus address.
     uint64_t allocate(uint64_t bytes);
     std::byte* ram(uint64_t address) { return ram_ + address; }
+    // The bus address of memory that lies in RAM.
+    std::optional<uint64_t> address_of(std::span<std::byte> memory) const;
     // As a drive that is pulled: from now on registers read as all ones and writes are lost. For one slot, or none
     // (-1).
     void vanish(int slot) { vanished_.store(slot, std::memory_order_release); }

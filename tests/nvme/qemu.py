@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -9,8 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-from gids import _native
 
 QEMU = shutil.which("qemu-system-x86_64")
 needs_qemu = pytest.mark.skipif(
@@ -24,13 +23,15 @@ FIRMWARE = b"\xf4" * (65536 - 16) + b"\xfa\xf4\xeb\xfd" + b"\xf4" * 12  # reset 
 class Machine:
     """One QEMU process; ``drives`` is a list of lists of namespaces, each a ``-blockdev`` option string or an image path.
 
-    Namespaces of a drive get ids 1, 2, ...; drive ``i`` sits in PCI slot ``FIRST_SLOT + i``.
+    Namespaces of a drive get ids 1, 2, ...; drive ``i`` sits in PCI slot ``FIRST_SLOT + i``. With ``connect=False`` the
+    socket is left to somebody else (QEMU serves one client), and the native module is not loaded.
     """
 
-    def __init__(self, drives: list[list[Path | str]], *, mdts: int = 7, block_bytes: int = 512):
+    def __init__(self, drives: list[list[Path | str]], *, mdts: int = 7, block_bytes: int = 512, connect: bool = True):
         memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path(tempfile.gettempdir())
         self.directory = Path(tempfile.mkdtemp(prefix="gids-qemu-", dir=memory))
-        socket, ram, firmware = (self.directory / name for name in ("qtest", "ram", "firmware"))
+        self.socket, self.ram = self.directory / "qtest", self.directory / "ram"
+        socket, ram, firmware = self.socket, self.ram, self.directory / "firmware"
         firmware.write_bytes(FIRMWARE)
         with ram.open("wb") as file:
             file.truncate(RAM_BYTES)
@@ -46,11 +47,18 @@ class Machine:
                 command += ["-blockdev", f"{option},node-name={node}"]
                 sizes = f"logical_block_size={block_bytes},physical_block_size={block_bytes}"
                 command += ["-device", f"nvme-ns,drive={node},bus=nvme{i},nsid={n + 1},{sizes}"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE)
+        # Without a sanitizer's runtime that the test itself may run under.
+        environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment)
         deadline = time.monotonic() + 20
         while True:
             try:
-                self.native = _native.NvmeTestMachine(str(socket), str(ram))
+                if connect:
+                    from gids import _native
+
+                    self.native = _native.NvmeTestMachine(str(socket), str(ram))
+                elif not socket.exists():
+                    raise FileNotFoundError(socket)
                 return
             except OSError:
                 if self.process.poll() is not None or time.monotonic() > deadline:
@@ -60,6 +68,8 @@ class Machine:
                 time.sleep(0.01)
 
     def open(self, drive=0, *, depth=256, pairs=4, max_io_bytes=128 << 10, timeout_s=10.0, admin_timeout_s=2.0):
+        from gids import _native
+
         return _native.nvme_open_test(
             self.native, FIRST_SLOT + drive, depth, pairs, max_io_bytes, timeout_s, admin_timeout_s
         )

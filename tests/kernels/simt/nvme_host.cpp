@@ -1,0 +1,105 @@
+// The host's side of the NVMe entry points for tests: queues on a drive made of memory or on QEMU's controller, and the
+// thread that plays the drive or carries doorbells to it. Plain C++, built with the sanitizer of the lanes.
+#include <cstdio>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "nvme/drive.hpp"
+#include "nvme/qtest.hpp"
+#include "nvme/stub_controller.hpp"
+#include "nvme_read.cuh"
+
+using namespace gids::nvme;
+
+namespace {
+
+struct Host {
+    std::vector<std::unique_ptr<StubController>> stubs;
+    std::shared_ptr<Drive> drive;
+    std::unique_ptr<DmaMemory> data;
+    std::vector<std::shared_ptr<QueuePair>> pairs;
+    std::vector<QueueRef> queues;
+    DriveRef ref{};
+    bool answers = true;  // false: a drive that takes commands and is never heard of again
+    std::atomic<bool> stop{false};
+    std::thread thread;
+
+    void start() {
+        ref = {queues.data(), static_cast<uint32_t>(queues.size())};
+        thread = std::thread([this] {
+            while (!stop.load(std::memory_order_acquire)) {
+                size_t done = 0;
+                for (auto& stub : stubs) done += answers ? stub->step(13) : 0;
+                if (drive) drive->device().pump();
+                if (done == 0) std::this_thread::yield();
+            }
+        });
+    }
+};
+
+}  // namespace
+
+extern "C" {
+
+void* gids_nvme_stub(uint32_t depth, uint32_t ids, uint32_t queues, uint32_t ack_batch, uint32_t hold_every,
+                     int answers) {
+    auto host = std::make_unique<Host>();
+    for (uint32_t i = 0; i < queues; ++i) {
+        StubOptions options;
+        options.shape = {depth, ids, 12};
+        options.ack_batch = ack_batch;
+        options.hold_every = hold_every;
+        options.reorder = true;
+        options.paged = i % 2 == 1;
+        host->stubs.push_back(std::make_unique<StubController>(options));
+        host->stubs.back()->status_of = [](const Command& command) { return command.dw[10] % 97 == 5 ? 0x281u : 0u; };
+        host->queues.push_back(host->stubs.back()->queue());
+    }
+    host->answers = answers != 0;
+    host->start();
+    return host.release();
+}
+
+void* gids_nvme_qemu(const char* socket, const char* ram, int slot, uint32_t queues, uint32_t ids, uint64_t bytes) {
+    try {
+        auto host = std::make_unique<Host>();
+        DriveOptions options;
+        options.pairs = queues;
+        options.depth = 1024;
+        host->drive = std::make_shared<Drive>(open_qtest(std::make_shared<QtestMachine>(socket, ram), slot), options);
+        host->data = host->drive->device().allocate(bytes);
+        for (uint32_t i = 0; i < queues; ++i) {
+            host->pairs.push_back(host->drive->open_pair(ids, host->data->bytes()));
+            host->queues.push_back(host->pairs.back()->ref);
+        }
+        host->start();
+        return host.release();
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        return nullptr;
+    }
+}
+
+const void* gids_nvme_drives(void* handle) { return &static_cast<Host*>(handle)->ref; }
+
+void* gids_nvme_data(void* handle, uint32_t queue) {
+    auto* host = static_cast<Host*>(handle);
+    return host->data ? host->data->bytes().data() : host->stubs[queue]->data();
+}
+
+// Stops the drive's thread; gives what went wrong: rules broken, stray completions, commands seen.
+void gids_nvme_stop(void* handle, uint64_t* out) {
+    const std::unique_ptr<Host> host(static_cast<Host*>(handle));
+    host->stop.store(true, std::memory_order_release);
+    host->thread.join();
+    out[0] = out[1] = out[2] = 0;
+    for (auto& stub : host->stubs) {
+        out[0] += stub->violations.size();
+        out[2] += stub->commands;
+    }
+    for (const QueueRef& queue : host->queues) out[1] += queue.control->spurious + queue.control->late;
+    for (auto& pair : host->pairs) host->drive->release_pair(pair);
+    if (host->drive) host->drive->close();
+}
+}
