@@ -24,9 +24,9 @@ from gids.loader.memory import BATCHES_IN_HANDS, Allotment, Fixed, TableDemand, 
 from gids.loader.pipeline import SAMPLED_AHEAD
 from gids.loader.stages import Channel
 from gids.loader.stats import TableStats, table_stats
-from gids.storage import RowReader, StorageOptions
+from gids.storage import StorageOptions
 from gids.table import RowTable
-from gids.tiers import HostBuffer, HostRows, Policy
+from gids.tiers import Policy
 from gids.units import parse_bytes
 
 B = TypeVar("B")
@@ -148,7 +148,7 @@ class Tables:
                 seed=0,
                 pool=pool,
                 dtype=options.dtype,
-                host_rows=self._host_buffers(tables, pool),
+                host_rows={key: rows for key, rows in options.host_rows.items() if key in tables},
             )
             self._opened = opened, Pipeline(opened.stores, options.pipeline, opened.grouping, self.trace)
         return self._opened[1]
@@ -177,14 +177,6 @@ class Tables:
             host_bytes=host or None,
             group_bytes=None,
         )
-
-    def _host_buffers(self, tables: Mapping[Hashable, RowTable], pool: ThreadPool) -> dict[Hashable, HostBuffer]:
-        buffers: dict[Hashable, HostBuffer] = {}
-        for key, rows in self.options.host_rows.items():
-            if key in tables:
-                with RowReader(tables[key], self.options.storage, pool) as reader:
-                    buffers[key] = HostBuffer(HostRows(rows), reader.read(rows))
-        return buffers
 
     def stats(self) -> dict[str, TableStats]:
         """Count rows by source for every open table, since the begin."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,6 +22,8 @@ from gids.loader.stores import TableSet, open_tables
 from gids.loader.trace import Trace
 from gids.sampling import EdgeType, Sample, SampleKey, Topology
 from gids.table import RowTable
+from gids.tiers.budget import host_bytes, rows_within
+from gids.tiers.rank import rank_nodes, top_rows
 
 #: Batches sampled before the first epoch, to learn how many rows a batch needs.
 PROFILED_BATCHES = 3
@@ -59,6 +61,8 @@ class Engine:
         Makes samples.
     options : LoaderOptions
         The rest.
+    seeds : mapping of str to Tensor[int64]
+        All seeds: the host buffer's ranking begins at them.
     profile : SeedOrder
         Batches to learn the demand from.
     trace : Trace
@@ -66,7 +70,13 @@ class Engine:
     """
 
     def __init__(
-        self, dataset: Dataset, sampler: Sampler, options: LoaderOptions, profile: SeedOrder, trace: Trace
+        self,
+        dataset: Dataset,
+        sampler: Sampler,
+        options: LoaderOptions,
+        seeds: Mapping[str, Tensor],
+        profile: SeedOrder,
+        trace: Trace,
     ) -> None:
         self.pid = os.getpid()
         self.dataset, self.sampler, self.options, self.trace = dataset, sampler, options, trace
@@ -83,7 +93,7 @@ class Engine:
         self.topology = Topology.from_dataset(dataset)
         self.demand, sample_bytes = self._profile(profile)
         self.allotment = self._allot(sample_bytes)
-        self.table_set = self._open()
+        self.table_set = self._open(seeds)
         self.pipeline = Pipeline(self.table_set.stores, options.pipeline, self.table_set.grouping, trace)
 
     def _load_labels(self) -> dict[str, Tensor]:
@@ -130,11 +140,25 @@ class Engine:
             prefetch=pipeline.prefetch,
             groups_in_flight=pipeline.groups_in_flight,
             cache_bytes=options.cache_bytes,
-            host_bytes=options.host_bytes,
+            # Shared by the processes of this machine: each accounts for its part.
+            host_bytes=None if options.host_bytes is None else options.host_bytes // local_processes(),
             group_bytes=options.group_bytes,
         )
 
-    def _open(self) -> TableSet:
+    def _host_rows(self, seeds: Mapping[str, Tensor]) -> dict[Hashable, Tensor]:
+        """Choose the rows of the host buffer; node tables share it by what a batch asks of them."""
+        if not self.allotment.host_buffer or not self.node_tables:
+            return {}
+        scores = rank_nodes(self.dataset, seeds, by=self.options.host_rank, pool=self.pool)
+        weight = {pair: self.demand[pair].rows * self.demand[pair].row_bytes for pair in self.node_tables}
+        chosen: dict[Hashable, Tensor] = {}
+        for pair in self.node_tables:
+            share = (self.options.host_bytes or 0) * weight[pair] // sum(weight.values())
+            count = rows_within(share, self.tables[pair].row_bytes, self.tables[pair].num_rows, host_bytes)
+            chosen[pair] = top_rows(scores[pair[0]], count)
+        return chosen
+
+    def _open(self, seeds: Mapping[str, Tensor]) -> TableSet:
         options = self.options
         return open_tables(
             self.tables,
@@ -148,6 +172,7 @@ class Engine:
             seed=options.seed,
             pool=self.pool,
             dtype=options.dtype,
+            host_rows=self._host_rows(seeds),
             record=options.record,
         )
 
@@ -215,3 +240,8 @@ def _edge_ids(edge_ids: dict[EdgeType, Tensor] | None, etype: EdgeType) -> Tenso
 
 def _only(by_type: dict[str, Tensor]) -> Tensor | None:
     return next(iter(by_type.values()), None)
+
+
+def local_processes() -> int:
+    """Give the number of ranks that torchrun started on this machine."""
+    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

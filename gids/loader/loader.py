@@ -60,6 +60,9 @@ class Loader(IterableDataset[Batch]):
         Memory for everything this loader holds, e.g. ``"2GiB"``; by default half of what is available.
     cache, host_buffer, groups : int or str, optional
         Memory for the cache, for the constant host buffer, and for rows being read; by default shares of the budget.
+    host_rank : {"pagerank", "degree"}
+        Which rows the host buffer holds: by weighted reverse PageRank from the seeds, or by degree. Loaders of this
+        machine that hold the same rows, in whatever process, share one copy.
     policy : str or Policy
         Which rows stay in the cache.
     window : int
@@ -126,6 +129,7 @@ class Loader(IterableDataset[Batch]):
         budget: int | str | None = None,
         cache: int | str | None = None,
         host_buffer: int | str | None = None,
+        host_rank: str = "pagerank",
         groups: int | str | None = None,
         policy: str | Policy = "window",
         window: int = 8,
@@ -168,6 +172,7 @@ class Loader(IterableDataset[Batch]):
             budget=optional_bytes(budget, "budget"),
             cache_bytes=optional_bytes(cache, "cache"),
             host_bytes=optional_bytes(host_buffer, "host_buffer"),
+            host_rank=host_rank,
             group_bytes=optional_bytes(groups, "groups"),
             policy=policy,
             storage=StorageOptions(engine=storage) if isinstance(storage, str) else storage or StorageOptions(),
@@ -201,6 +206,7 @@ class Loader(IterableDataset[Batch]):
         self._closed = False
         self._epoch = 0
         self._delivered: set[int] = set()  # of the current epoch; empty between epochs
+        self._begun = False  # an iterator was made for this epoch and has not ended it
         self._since: dict[str, dict[str, int]] = {}
         self._epochs = self._batches = self._seeds_seen = 0
         self._stall_s = 0.0
@@ -235,7 +241,10 @@ class Loader(IterableDataset[Batch]):
         if epoch < 0:
             raise ConfigError(f"epoch must not be negative (got {epoch})")
         self._end_active("set_epoch was called")
-        self._epoch, self._delivered = epoch, set()
+        self._go_to(epoch, set())
+
+    def _go_to(self, epoch: int, delivered: set[int]) -> None:
+        self._epoch, self._delivered, self._begun = epoch, delivered, False
 
     def prepare(self) -> Loader:
         """Open files and divide the budget now rather than at the first ``iter()``; raises what is wrong with them."""
@@ -249,14 +258,16 @@ class Loader(IterableDataset[Batch]):
             _INHERITED.append(self._engine)
             self._engine, self._active = None, None
         if self._engine is None:
-            self._engine = Engine(self.dataset, self.sampler, self.options, self.order(0), self.trace)
+            self._engine = Engine(self.dataset, self.sampler, self.options, self.seeds, self.order(0), self.trace)
         return self._engine
 
     def __iter__(self) -> LoaderIterator:
         """Begin an epoch, or go on with the one that :meth:`load_state_dict` restored."""
         self._end_active("another iteration of this loader began")
+        if self._begun:  # and dropped before its end
+            self._go_to(self._epoch + 1, set())
         iterator = LoaderIterator(self, self._open_engine())
-        self._active = weakref.ref(iterator)
+        self._active, self._begun = weakref.ref(iterator), True
         return iterator
 
     def _end_active(self, reason: str) -> None:
@@ -287,14 +298,12 @@ class Loader(IterableDataset[Batch]):
             if ours.get(name) != value:
                 raise ConfigError(f"{name} must be {value!r}, as when the state was taken (got {ours.get(name)!r})")
         self._end_active("load_state_dict was called")
-        self._epoch = int(state["epoch"])
-        self._delivered = set(range(state["batches_done"])) | set(state["also_done"])
+        self._go_to(int(state["epoch"]), set(range(state["batches_done"])) | set(state["also_done"]))
 
     def _order_identity(self) -> dict[str, Any]:
         o = self.options
-        named = self.seeds if isinstance(self.seeds, dict) else {"": self.seeds}
         # Plain sums tell other seeds apart well enough, whatever their order in memory.
-        sums = {name: [len(ids), int(ids.sum())] for name, ids in named.items()}
+        sums = {name: [len(ids), int(ids.sum())] for name, ids in self.seeds.items()}
         names = ("batch_size", "seed", "shuffle", "drop_last", "rank", "world_size", "uneven")
         return {"dataset": self.dataset.id, "seeds": sums} | {name: getattr(o, name) for name in names}
 
@@ -438,7 +447,7 @@ class LoaderIterator:
         loader, active = self._loader, self._loader._active
         if active is not None and active() is self:
             loader._active = None
-            loader._epoch, loader._delivered = loader._epoch + 1, set()
+            loader._go_to(loader._epoch + 1, set())
 
     def abandon(self, reason: str) -> None:
         """End the epoch here; taking another batch from this iterator is an error that says ``reason``."""
@@ -456,9 +465,7 @@ class LoaderIterator:
             self._progress.stop()  # type: ignore[union-attr]
 
 
-def _as_seeds(
-    dataset: Dataset, split: str | None, seeds: Tensor | Mapping[str, Tensor] | None
-) -> Tensor | dict[str, Tensor]:
+def _as_seeds(dataset: Dataset, split: str | None, seeds: Tensor | Mapping[str, Tensor] | None) -> dict[str, Tensor]:
     if split is not None:
         if len(dataset.node_types) == 1:
             return {dataset.node_types[0]: dataset.split(split)}

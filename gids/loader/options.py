@@ -13,6 +13,7 @@ from gids.loader.pipeline import PipelineOptions
 from gids.loader.seeds import Uneven, check_order
 from gids.storage import StorageOptions
 from gids.tiers import Policy
+from gids.tiers.rank import Ranking
 from gids.units import parse_bytes
 
 
@@ -27,6 +28,7 @@ class LoaderOptions:
     budget: int | None
     cache_bytes: int | None
     host_bytes: int | None
+    host_rank: str
     group_bytes: int | None
     policy: str | Policy
     storage: StorageOptions
@@ -46,6 +48,9 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         check_order(batch_size=self.batch_size, rank=self.rank, world_size=self.world_size, uneven=self.uneven)
+        if self.host_rank not in [ranking.value for ranking in Ranking]:
+            names = ", ".join(ranking.value for ranking in Ranking)
+            raise ConfigError(f"host_rank must be one of {names} (got {self.host_rank!r})")
         if self.threads < 1:
             raise ConfigError(f"threads must be at least 1 (got {self.threads})")
         if not 0 <= self.seed < 1 << 64:

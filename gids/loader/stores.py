@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -13,9 +14,10 @@ from gids._native import ThreadPool
 from gids.loader.buffers import BufferPool
 from gids.loader.grouping import BudgetGroups
 from gids.loader.memory import Allotment, TableDemand
+from gids.loader.shared import SharedTensor
 from gids.storage import RowReader, StorageOptions
 from gids.table import RowTable
-from gids.tiers import FeatureStore, GroupPlan, HostBuffer, PendingGroup, Policy
+from gids.tiers import FeatureStore, GroupPlan, HostBuffer, HostRows, PendingGroup, Policy
 
 
 @dataclass
@@ -40,6 +42,8 @@ class TableStore:
         Learns from every plan.
     recorded : list of Tensor, optional
         Takes the rows of every batch planned, for the comparison with the best possible cache.
+    shared : SharedTensor, optional
+        Memory of the host buffer's rows.
     """
 
     key: Hashable
@@ -50,6 +54,7 @@ class TableStore:
     outputs: BufferPool
     groups: BudgetGroups
     recorded: list[Tensor] | None = None
+    shared: SharedTensor | None = None
 
     def plan(self, batches: list[Tensor], lookahead: list[Tensor]) -> GroupPlan:
         """Plan a group; moves no bytes."""
@@ -81,6 +86,8 @@ class TableStore:
         """Give files and memory back."""
         self.reader.close()
         self.outputs.clear()
+        if self.shared is not None:
+            self.shared.close()
 
 
 @dataclass
@@ -118,7 +125,7 @@ def open_tables(
     seed: int,
     pool: ThreadPool,
     dtype: torch.dtype | None = None,
-    host_rows: Mapping[Hashable, HostBuffer] | None = None,
+    host_rows: Mapping[Hashable, Tensor] | None = None,
     record: bool = False,
 ) -> TableSet:
     """Open tables under one budget, each with a share by the bytes that a batch asks of it.
@@ -135,8 +142,8 @@ def open_tables(
         Delivered batches whose memory is kept for use again.
     dtype : torch.dtype, optional
         Of floating point rows in a batch.
-    host_rows : mapping of table key to HostBuffer, optional
-        Constant rows.
+    host_rows : mapping of table key to Tensor[int64], optional
+        Rows for a constant host buffer, in memory that all processes of this machine share.
     record : bool
         Keep the rows of every batch, for the comparison with the best possible cache.
     """
@@ -153,7 +160,7 @@ def open_tables(
             reader = RowReader(table, options, pool)
             slot_bytes = table.row_bytes + demand[key].slot_overhead_bytes
             cache_rows = min(int(allotment.cache * share) // slot_bytes, table.num_rows)
-            host = (host_rows or {}).get(key)
+            host, shared = share_rows(table, reader, (host_rows or {}).get(key))
             store = FeatureStore(
                 table,
                 reader,
@@ -166,7 +173,15 @@ def open_tables(
             )
             out_dtype = dtype if dtype is not None and table.torch_dtype.is_floating_point else table.torch_dtype
             stores[key] = TableStore(
-                key, store, reader, out_dtype, limits[key], BufferPool(keep_outputs), grouping, [] if record else None
+                key,
+                store,
+                reader,
+                out_dtype,
+                limits[key],
+                BufferPool(keep_outputs),
+                grouping,
+                [] if record else None,
+                shared,
             )
     except BaseException:
         opened.close()
@@ -178,3 +193,22 @@ def split_staging(storage: StorageOptions, share: float) -> StorageOptions:
     """Give a table its share of the staging memory, enough for a few requests in any case."""
     least = 4 * storage.max_io_bytes * storage.threads
     return replace(storage, staging_bytes=max(least, int(storage.staging_bytes * share)))
+
+
+def share_rows(
+    table: RowTable, reader: RowReader, rows: Tensor | None
+) -> tuple[HostBuffer | None, SharedTensor | None]:
+    """Put rows of a table in memory that every process of this machine that asks for the same rows maps."""
+    if rows is None or not len(rows):
+        return None, None
+    rows = rows.sort().values
+    which = hashlib.sha256(rows.numpy().tobytes())
+    for stripe in table.stripes:
+        status = stripe.path.stat()
+        which.update(f"{stripe} {status.st_ino} {status.st_size} {status.st_mtime_ns}".encode())
+
+    def fill(values: Tensor) -> None:
+        reader.submit(rows, values).wait()
+
+    shared = SharedTensor(which.hexdigest(), (len(rows), table.dim), table.torch_dtype, fill)
+    return HostBuffer(HostRows(rows), shared.tensor), shared

@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ def open_files():
 @pytest.fixture
 def nothing_left():
     """Fail when a test leaves a thread or an open file of gids behind."""
+    resource_tracker.ensure_running()  # multiprocessing keeps it, and its pipe, for the life of the process
     gc.collect()
     files = open_files()
     yield
@@ -107,7 +109,9 @@ def graph(tmp_path_factory):
         writer.add_labels(torch.randint(0, 5, (NODES,), generator=generator))
         writer.add_split("train", torch.randperm(NODES, generator=generator)[:1000])
         writer.add_split("val", torch.arange(200))
-    return gids.open(path)
+    dataset = gids.open(path)
+    dataset.indptr()  # stays mapped, and its file open, as long as the dataset: not something that a loader leaves
+    return dataset
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,120 @@
+"""Memory that the processes of a machine share: the first one fills it, the last one removes it, a crash leaves no lock."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import mmap
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from gids.errors import ConfigError
+from gids.units import format_bytes
+
+_COMPLETE = b"gids-1-ok"
+_POLL_S = 0.005
+
+
+class SharedTensor:
+    """A tensor in shared memory, made once for all processes that ask for the same name.
+
+    Whoever uses the file holds a shared lock on it; whoever fills or removes it an exclusive one. The kernel drops the
+    locks of a process that dies, so a half-filled file is filled again and a forgotten one is found and used or removed.
+
+    Parameters
+    ----------
+    identity : str
+        What the contents are a function of; equal identities share.
+    shape, dtype
+        Of the tensor.
+    fill : callable
+        Writes the contents; called in one process only.
+    directory : Path
+        A file system in memory.
+    """
+
+    def __init__(
+        self,
+        identity: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        fill: Callable[[torch.Tensor], None],
+        directory: Path = Path("/dev/shm"),
+    ):
+        digest = hashlib.sha256(f"{os.getuid()} {identity} {shape} {dtype}".encode()).hexdigest()[:24]
+        self.path = directory / f"gids-{digest}"
+        self.nbytes = int(torch.Size(shape).numel()) * dtype.itemsize
+        self._size = self.nbytes + len(_COMPLETE)
+        self._fd, self._map, self.filled_here = self._attach(shape, dtype, fill)
+        self.tensor = self._view(shape, dtype)
+
+    def _attach(
+        self, shape: tuple[int, ...], dtype: torch.dtype, fill: Callable[[torch.Tensor], None]
+    ) -> tuple[int, mmap.mmap, bool]:
+        while True:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH)  # waits while somebody fills it
+                if self._is_complete(fd):
+                    return fd, mmap.mmap(fd, self._size), False
+                # Incomplete and nobody fills it: one of those that see this gets the lock, the others look again.
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self._is_current(fd) and not self._is_complete(fd):
+                    self._map = self._create(fd)
+                    fill(self._view(shape, dtype))
+                    self._map[self.nbytes :] = _COMPLETE
+                    fcntl.flock(fd, fcntl.LOCK_SH)
+                    return fd, self._map, True
+            except BlockingIOError:
+                pass
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)
+            time.sleep(_POLL_S)
+
+    def _create(self, fd: int) -> mmap.mmap:
+        os.ftruncate(fd, 0)
+        try:
+            os.posix_fallocate(fd, 0, self._size)  # fails now rather than with SIGBUS at the first write
+        except OSError as error:
+            os.ftruncate(fd, 0)
+            raise ConfigError(
+                f"host_buffer must fit in {self.path.parent}: {format_bytes(self._size)} cannot be had ({error.strerror})"
+            ) from error
+        return mmap.mmap(fd, self._size)
+
+    def _view(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        if self.nbytes == 0:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(self._map, dtype=torch.uint8, count=self.nbytes).view(dtype).view(shape)
+
+    def _is_current(self, fd: int) -> bool:
+        """Whether the path still names this file: another process may have removed it in between."""
+        try:
+            return os.fstat(fd).st_ino == self.path.stat().st_ino
+        except FileNotFoundError:
+            return False
+
+    def _is_complete(self, fd: int) -> bool:
+        if not self._is_current(fd) or os.fstat(fd).st_size != self._size:
+            return False
+        return os.pread(fd, len(_COMPLETE), self.nbytes) == _COMPLETE
+
+    def close(self) -> None:
+        """Let go of the memory; the last process to do so removes it. Views of the tensor stay valid."""
+        if self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self._is_current(fd):
+                self.path.unlink()
+        except BlockingIOError:
+            pass  # others still use it
+        finally:
+            os.close(fd)

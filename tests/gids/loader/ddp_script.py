@@ -1,0 +1,50 @@
+"""Run by torchrun in test_ranks.py: two ranks train one model, and say what they saw."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import gids
+
+path, out, uneven = sys.argv[1:]
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Linear(20, 5))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+seen, counts = [], []
+with gids.Loader(
+    path, seeds=torch.arange(161), fanouts=[4, 4], batch_size=8, budget="64MiB", host_buffer="60KiB", uneven=uneven
+) as loader:
+    for _ in range(2):
+        epoch = []
+        with model.join(enable=uneven == "join"):
+            for batch in loader:
+                loss = nn.functional.cross_entropy(model(batch.x[: batch.batch_size]), batch.y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                epoch.append(batch.seeds[: batch.batch_size - batch.padding].tolist())
+        seen.append([node for batch in epoch for node in batch])
+        counts.append(len(epoch))
+    (store,) = loader._engine.table_set.stores.values()
+    host = {"filled": store.shared.filled_here, "inode": store.shared.path.stat().st_ino}
+    host["rows"] = loader.stats().tables["_N/feat"].host
+    dist.barrier()
+weights = [p.detach().flatten().tolist() for p in model.parameters()]
+result = {
+    "rank": rank,
+    "world": dist.get_world_size(),
+    "seen": seen,
+    "counts": counts,
+    "host": host,
+    "weights": weights,
+}
+Path(out, f"rank{rank}.json").write_text(json.dumps(result))
+dist.destroy_process_group()

@@ -1,0 +1,233 @@
+"""A loader in bad weather: left early, interrupted, with a failing disk, forked, spawned, beside others. Nothing leaks."""
+
+import gc
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import gids
+from gids.errors import StorageError
+from gids.storage import StorageOptions
+
+from .conftest import gids_threads, open_files
+from .test_loader import make, same
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+@pytest.fixture(scope="module")
+def expected(graph):
+    with make(graph) as loader:
+        return [list(loader), list(loader)]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_leaving_early_leaves_no_stale_batch(graph, expected, taken):
+    with make(graph, cache="100KiB") as loader:
+        for _ in range(5):
+            loader.set_epoch(1)
+            iterator = iter(loader)
+            for _ in range(taken):
+                next(iterator)
+            del iterator
+            assert gids_threads() == []
+            loader.set_epoch(0)
+            assert all(same(a, b) for a, b in zip(loader, expected[0], strict=True))
+
+
+def test_break_then_next_epoch(graph, expected):
+    with make(graph) as loader:
+        for _ in loader:
+            break
+        assert all(same(a, b) for a, b in zip(loader, expected[1], strict=True))
+
+
+def test_an_exception_in_the_training_loop(graph, expected):
+    with make(graph) as loader:
+        with pytest.raises(ZeroDivisionError):
+            [1 / 0 for _ in loader]
+        loader.set_epoch(0)
+        assert all(same(a, b) for a, b in zip(loader, expected[0], strict=True))
+
+
+def test_dropping_a_loader_in_the_middle_of_an_epoch(graph):
+    iterator = iter(make(graph))
+    next(iterator)
+    del iterator
+    gc.collect()
+    assert gids_threads() == []
+
+
+def test_many_epochs_left_early_use_no_more_memory_threads_or_files(graph):
+    process = psutil.Process()
+    with make(graph) as loader:
+        sizes = []
+        for number in range(60):
+            iterator = iter(loader)
+            next(iterator)
+            del iterator
+            if number in (9, 59):
+                gc.collect()
+                sizes.append((process.memory_info().rss, process.num_threads(), open_files()))
+    (rss, threads, files), (rss_after, threads_after, files_after) = sizes
+    assert threads_after <= threads
+    assert files_after <= files
+    assert rss_after - rss < 16 << 20
+
+
+def test_two_loaders_on_one_dataset_in_turns(graph, expected):
+    with make(graph) as train, make(graph, split="val") as validate, make(graph) as other:
+        val = list(validate)
+        for epoch in range(2):
+            got = [(a, b) for a, b in zip(train, other, strict=True)]  # at the same time
+            assert all(same(a, e) and same(b, e) for (a, b), e in zip(got, expected[epoch], strict=True))
+            validate.set_epoch(0)
+            assert all(same(a, b) for a, b in zip(validate, val, strict=True))
+
+
+def damaged_copy(graph, tmp_path):
+    """A copy of the dataset and its feature file."""
+    shutil.copytree(graph.path, tmp_path / "copy")
+    copy = gids.open(tmp_path / "copy")
+    return copy, copy.feature_table(None, "feat").stripes[0].path
+
+
+@pytest.mark.parametrize("engine", ["uring", "pread"])
+def test_a_storage_error_reaches_next_and_the_loader_can_be_used_again(graph, expected, tmp_path, engine):
+    copy, path = damaged_copy(graph, tmp_path)
+    whole = path.read_bytes()
+    with make(copy, storage=engine, max_group=1) as loader:
+        loader.prepare()
+        os.truncate(path, len(whole) // 2)
+        with pytest.raises(StorageError) as error:
+            list(loader)
+        assert error.value.path == str(path)
+        assert gids_threads() == []
+        path.write_bytes(whole)
+        loader.set_epoch(0)
+        assert all(same(a, b) for a, b in zip(loader, expected[0], strict=True))
+
+
+def test_a_failing_epoch_delivers_no_wrong_row(graph, memory, tmp_path):
+    def check(batch):
+        assert torch.equal(batch.x, memory["feat"][batch.input_nodes])
+
+    copy, path = damaged_copy(graph, tmp_path)
+    with make(copy, max_group=1, cache="100KiB", storage=StorageOptions(merge_gap_bytes=0)) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        os.truncate(path, path.stat().st_size // 3)
+        with pytest.raises(StorageError):
+            [check(batch) for batch in iterator]
+
+
+INTERRUPTED = """
+import sys, time, gids
+loader = gids.Loader(sys.argv[1], "train", fanouts=[4, 4], batch_size=4, budget="64MiB")
+try:
+    while True:
+        for batch in loader:
+            print("batch", flush=True)
+            if sys.argv[2] == "training":
+                time.sleep(60)
+except KeyboardInterrupt:
+    import threading
+    del batch
+    loader.close()
+    left = [t.name for t in threading.enumerate() if t.name.startswith("gids")]
+    print("interrupted", left, flush=True)
+"""
+
+
+@pytest.mark.parametrize("where", ["training", "loading"])
+def test_ctrl_c_returns_within_a_second(graph, where):
+    command = [sys.executable, "-c", INTERRUPTED, str(graph.path), where]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "batch\n"
+        drain = threading.Thread(target=lambda: lines.extend(process.stdout))
+        lines = []
+        drain.start()
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        drain.join(20)
+        took = time.monotonic() - begin
+        assert process.wait(20) == 0
+    assert lines[-1] == "interrupted []\n"
+    assert took < 5, "a second on an idle machine; these tests share theirs"
+
+
+UNFINISHED = """
+import sys, gids
+loader = gids.Loader(sys.argv[1], "train", fanouts=[4, 4], batch_size=4, budget="64MiB")
+iterator = iter(loader)
+next(iterator)
+print("end")
+"""
+
+
+def test_the_interpreter_ends_in_the_middle_of_an_epoch(graph):
+    done = subprocess.run(
+        [sys.executable, "-c", UNFINISHED, str(graph.path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("used_before", [False, True])
+def test_dataloader_workers_share_the_batches(graph, expected, method, used_before):
+    if method == "spawn" and used_before:
+        pytest.skip("a spawned worker gets nothing of the parent's state but what was pickled: as not used before")
+    with make(graph) as loader:
+        if used_before:
+            assert same(next(iter(loader)), expected[0][0])
+            loader.set_epoch(0)
+        workers = DataLoader(loader, batch_size=None, num_workers=2, multiprocessing_context=method)
+        got = list(workers)
+        assert all(same(a, b) for a, b in zip(got, expected[0], strict=True))
+        del workers, got
+
+
+def test_fork_while_an_epoch_runs(graph, expected):
+    with make(graph) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                loader.set_epoch(0)
+                good = all(same(a, b) for a, b in zip(loader, expected[0], strict=True))
+                status = 0 if good else 2
+            finally:
+                os._exit(status)
+        rest = list(iterator)
+        deadline = time.monotonic() + 60
+        done = (0, 0)
+        while done[0] == 0 and time.monotonic() < deadline:
+            done = os.waitpid(child, os.WNOHANG)
+            time.sleep(0.01)
+        if done[0] == 0:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            pytest.fail("the child hangs")
+        assert os.waitstatus_to_exitcode(done[1]) == 0
+        assert all(same(a, b) for a, b in zip(rest, expected[0][1:], strict=True))
+
+
+def test_threads_have_names(graph):
+    with make(graph, batch_size=1) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        names = {(task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
+        assert {"gids-sample", "gids-plan", "gids-fetch"} <= set(gids_threads()) | names
+        del iterator

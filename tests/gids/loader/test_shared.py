@@ -1,0 +1,106 @@
+"""The host buffer in shared memory: filled once, mapped by all, removed by the last, never left locked."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gids.errors import ConfigError
+from gids.loader.shared import SharedTensor
+
+from .test_loader import make, same
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def shared(tmp_path, value, identity="x", shape=(3, 4)):
+    return SharedTensor(identity, shape, torch.float32, lambda tensor: tensor.fill_(value), tmp_path)
+
+
+def test_the_first_fills_and_the_last_removes(tmp_path):
+    first, second = shared(tmp_path, 1), shared(tmp_path, 2)
+    assert (first.filled_here, second.filled_here) == (True, False)
+    assert second.tensor.unique().tolist() == [1]
+    first.tensor[0, 0] = 5
+    assert second.tensor[0, 0] == 5, "one memory, not a copy"
+    first.close()
+    first.close()
+    assert second.path.exists()
+    second.close()
+    assert not list(tmp_path.iterdir())
+    assert second.tensor[0, 0] == 5, "what is mapped stays valid"
+
+
+def test_other_contents_are_not_shared(tmp_path):
+    buffers = [shared(tmp_path, 1), shared(tmp_path, 2, identity="y"), shared(tmp_path, 3, shape=(4, 3))]
+    assert [b.tensor[0, 0].item() for b in buffers] == [1, 2, 3]
+    for buffer in buffers:
+        buffer.close()
+
+
+def test_a_failed_fill_is_filled_again(tmp_path):
+    def fail(tensor):
+        tensor.fill_(9)
+        raise OSError("disk")
+
+    with pytest.raises(OSError, match="disk"):
+        SharedTensor("x", (3, 4), torch.float32, fail, tmp_path)
+    again = shared(tmp_path, 1)
+    assert again.tensor.unique().tolist() == [1]
+    again.close()
+
+
+CRASHES = """
+import os, sys, torch
+from pathlib import Path
+from gids.loader.shared import SharedTensor
+def fill(tensor):
+    tensor.fill_(7)
+    if sys.argv[2] == "filling":
+        os._exit(9)
+SharedTensor("x", (3, 4), torch.float32, fill, Path(sys.argv[1]))
+os._exit(9)
+"""
+
+
+@pytest.mark.parametrize(("when", "value"), [("filling", 1), ("using", 7)])
+def test_a_killed_process_leaves_no_lock(tmp_path, when, value):
+    assert subprocess.run([sys.executable, "-c", CRASHES, str(tmp_path), when], check=False).returncode == 9
+    buffer = shared(tmp_path, 1)
+    assert buffer.tensor.unique().tolist() == [value]
+    buffer.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_room_says_how_much(tmp_path):
+    if os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize > 1 << 45:
+        pytest.skip("/dev/shm is larger than this test can ask for")
+    with pytest.raises(ConfigError, match=r"host_buffer must fit in /dev/shm"):
+        SharedTensor("too large", (1 << 35, 1024), torch.float32, lambda tensor: None, Path("/dev/shm"))
+
+
+@pytest.mark.parametrize("rank_by", ["pagerank", "degree"])
+def test_loaders_share_their_host_buffer_and_deliver_the_same_batches(graph, rank_by):
+    options = {"host_buffer": "60KiB", "host_rank": rank_by, "cache": "20KiB"}
+    with make(graph) as plain, make(graph, **options) as one, make(graph, **options) as two:
+        for a, b, c in zip(plain, one, two, strict=True):
+            assert same(a, b)
+            assert same(a, c)
+        table = one.stats().tables["_N/feat"]
+        assert table.host > 0.1 * table.requests
+        assert table.requests == table.cache + table.host + table.disk + table.duplicates
+        stores = [next(iter(loader._engine.table_set.stores.values())) for loader in (one, two)]
+        assert [store.shared.filled_here for store in stores] == [True, False]
+        assert stores[0].shared.nbytes <= 60 << 10
+        path = stores[0].shared.path
+        assert path.exists()
+        del stores
+    assert not path.exists()
+
+
+def test_bad_ranking(graph):
+    with pytest.raises(ConfigError, match="host_rank must be one of"):
+        make(graph, host_rank="taste")
