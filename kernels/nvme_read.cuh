@@ -113,10 +113,14 @@ GIDS_DEVICE bool poll_reads(const Exec& exec, const DriveRef* drives, const Read
             const uint32_t mine = set.reads[i < set.count ? i : base].drive;
             const DriveRef& drive = drives[exec.shuffle(mine, static_cast<int>(trailing_zeros(waiters)))];
             uint32_t found = 0;
+            bool closed = false;
             for (uint32_t n = 0; n < drive.num_queues; ++n) {
                 const QueueRef& q = drive.queues[(worker + n) % drive.num_queues];
                 found += drain(exec, q, q.depth, ResultSink{});
+                // relaxed: only says that the watchdog wants the queues; it waits until this kernel has ended.
+                closed = closed || system_ref<uint32_t>(q.control->closed).load(memory_order_relaxed) != 0;
             }
+            if (exec.any(closed)) return false;
             const uint64_t now = exec.shuffle(clock.now_ns(), 0);
             if (found == 0 && now - started > timeout_ns) return false;
             if (found == 0) clock.pause();

@@ -1,13 +1,16 @@
 // gids._native: drives in userspace for gids.nvme.
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "bind.hpp"
+#include "nvme/device_queues.hpp"
 #include "nvme/drive_set.hpp"
 #include "nvme/qtest.hpp"
+#include "nvme/queue_bench.hpp"
 #include "nvme/status.hpp"
 #include "nvme/vfio.hpp"
 
@@ -113,6 +116,14 @@ void bind_nvme(nb::module_& m) {
         },
         "address"_a, "depth"_a, "pairs"_a, "max_io_bytes"_a, "timeout_s"_a, "admin_timeout_s"_a,
         nb::call_guard<nb::gil_scoped_release>());
+    m.def(
+        "nvme_measure_queue",
+        [](uint32_t threads, bool shared, uint64_t commands, uint32_t batch) {
+            const QueueRate rate = measure_queue(threads, shared, commands, batch);
+            return std::make_pair(rate.commands_per_second, rate.ns_per_command);
+        },
+        "threads"_a, "shared"_a, "commands"_a, "batch"_a, nb::call_guard<nb::gil_scoped_release>(),
+        "Commands per second over all threads, and nanoseconds of one thread per command, with no device behind.");
     m.def("nvme_describe_status", &describe_status, "status"_a, "A completion's status bits in words.");
 
     nb::class_<DriveSet>(m, "NvmeDriveSet", "Drives together with the files that are on them.")
@@ -142,6 +153,35 @@ void bind_nvme(nb::module_& m) {
             },
             "path"_a, "bytes"_a, "unit_bytes"_a, "columns"_a, "columns: (drive_offset, drive, nsid), offset in bytes.")
         .def("forget", &DriveSet::forget);
+
+    nb::class_<DeviceQueues>(m, "NvmeDeviceQueues", "Queue pairs that kernels drive.")
+        .def(nb::init<std::vector<std::shared_ptr<Drive>>, uint32_t, uint32_t, uint64_t>(), "drives"_a, "pairs"_a,
+             "ids"_a, "data_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def_prop_ro("refs", [](const DeviceQueues& queues) { return reinterpret_cast<uintptr_t>(queues.refs()); })
+        .def_prop_ro(
+            "data",
+            [](DeviceQueues& queues) {
+                const auto memory = queues.data();
+                return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(memory.data(), {memory.size()}, nb::find(&queues));
+            },
+            nb::rv_policy::reference_internal)
+        .def_prop_ro("max_bytes", &DeviceQueues::max_bytes)
+        .def("regions",
+             [](const DeviceQueues& queues) {
+                 std::vector<std::tuple<uintptr_t, uint64_t, bool>> found;
+                 for (const auto& region : queues.regions())
+                     found.emplace_back(reinterpret_cast<uintptr_t>(region.address), region.bytes, region.registers);
+                 return found;
+             })
+        .def("begin", &DeviceQueues::begin, nb::call_guard<nb::gil_scoped_release>())
+        .def("end", &DeviceQueues::end, nb::call_guard<nb::gil_scoped_release>())
+        .def("pump", &DeviceQueues::pump, nb::call_guard<nb::gil_scoped_release>())
+        .def("take_failures", [](DeviceQueues& queues) {
+            std::vector<std::tuple<uint64_t, int, std::string>> found;
+            for (auto& failure : queues.take_failures())
+                found.emplace_back(failure.user, failure.error_number, std::move(failure.reason));
+            return found;
+        });
 }
 
 }  // namespace gids

@@ -225,16 +225,45 @@ DriveStats Drive::stats() {
     return stats;
 }
 
-bool Drive::expired(QueuePair& pair) {
+bool Drive::is_late(QueuePair& pair, uint32_t id, uint32_t word) const {
+    if (slot_state(word) != kInFlight) return false;
     const auto limit = static_cast<uint64_t>(std::chrono::nanoseconds(options_.timeout).count());
     const uint64_t now = now_ns();
-    for (uint32_t id = 0; id < pair.ref.ids; ++id) {
-        Slot& slot = pair.ref.slots[id];
-        const uint32_t word = system_ref<uint32_t>(slot.word).load(memory_order_acquire);
-        const uint64_t since = system_ref<uint64_t>(slot.submitted_ns).load(memory_order_relaxed);
-        if (slot_state(word) == kInFlight && now > since && now - since > limit) return true;
+    uint64_t since = system_ref<uint64_t>(pair.ref.slots[id].submitted_ns).load(memory_order_relaxed);
+    if (pair.foreign_clock) {
+        if (pair.first_seen.empty()) pair.first_seen.resize(pair.ref.ids);
+        auto& [seen, when] = pair.first_seen[id];
+        if (seen != word) {
+            seen = word;
+            when = now;
+        }
+        since = when;
     }
-    return false;
+    return now > since && now - since > limit;
+}
+
+bool Drive::expired(QueuePair& pair) {
+    bool late = false;
+    for (uint32_t id = 0; id < pair.ref.ids; ++id) {
+        const uint32_t word = system_ref<uint32_t>(pair.ref.slots[id].word).load(memory_order_acquire);
+        late = is_late(pair, id, word) || late;
+    }
+    return late;
+}
+
+bool Drive::kernels_left() const {
+    for (const auto& pair : pairs_) {
+        if (!pair) continue;
+        // A kernel that still polls leaves when it sees this; threads of ours are kept out by the mutex.
+        system_ref<uint32_t>(pair->ref.control->closed).store(1, memory_order_release);
+    }
+    const auto deadline = std::chrono::steady_clock::now() + options_.admin_timeout;
+    for (const auto& pair : pairs_)
+        while (pair && pair->kernels.load() != 0) {
+            if (std::chrono::steady_clock::now() > deadline) return false;
+            std::this_thread::sleep_for(std::chrono::microseconds(100));
+        }
+    return true;
 }
 
 void Drive::watch() {
@@ -268,13 +297,10 @@ void Drive::watch() {
 }
 
 void Drive::fail_in_flight(QueuePair& pair, const std::string& reason, int error_number) {
-    const auto limit = static_cast<uint64_t>(std::chrono::nanoseconds(options_.timeout).count());
-    const uint64_t now = now_ns();
     for (uint32_t id = 0; id < pair.ref.ids; ++id) {
         Slot& slot = pair.ref.slots[id];
         if (slot_state(slot.word) != kInFlight) continue;
-        const bool late = now > slot.submitted_ns && now - slot.submitted_ns > limit;
-        if (late) {
+        if (is_late(pair, id, slot.word)) {
             poison(pair.ref, id, slot.word);
             ++stats_.timeouts;
             pair.failures.push_back(
@@ -290,12 +316,15 @@ void Drive::recover(const std::string& reason, int error_number) {
     std::vector<std::unique_lock<std::timed_mutex>> locks;
     for (const auto& pair : pairs_)
         if (pair) locks.emplace_back(pair->mutex);
+    if (!kernels_left()) {
+        controller_->disable();
+        close_locked(reason + "; a kernel did not leave the queues", error_number);
+        return;
+    }
     const bool reachable = error_number != ENODEV;
     try {
         for (const auto& pair : pairs_) {
             if (!pair) continue;
-            // A kernel that still polls leaves when it sees this; threads of ours are kept out by the mutex.
-            system_ref<uint32_t>(pair->ref.control->closed).store(1, memory_order_release);
             const size_t before = pair->failures.size();
             fail_in_flight(*pair, reason, error_number);
             if (!reachable || controller_->health() != Health::kReady) continue;

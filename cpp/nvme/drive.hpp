@@ -54,7 +54,13 @@ struct QueuePair {
     std::vector<Failure> failures;  // for the owner to take
     std::string closed_reason;      // not empty: the pair is of no use any more
     int closed_error = 0;
-    std::atomic<bool> released{false};  // its owner is gone; not guarded
+    // Kernels that may be using the pair; the watchdog waits for them to leave before it touches the state. Not
+    // guarded.
+    std::atomic<int> kernels{0};
+    // A GPU's clock is not ours: then a command's age counts from when the watchdog first saw it.
+    bool foreign_clock = false;
+    std::vector<std::pair<uint32_t, uint64_t>> first_seen;  // per id: slot word, and our time
+    std::atomic<bool> released{false};                      // its owner is gone; not guarded
 };
 
 class Drive {
@@ -98,6 +104,9 @@ private:
     // Moves what is in flight to `failures`; poisons what is past its deadline. Caller holds pair.mutex.
     void fail_in_flight(QueuePair& pair, const std::string& reason, int error_number);
     bool expired(QueuePair& pair);
+    // Whether the command of an id, whose slot reads `word`, is in flight for longer than the time-out.
+    bool is_late(QueuePair& pair, uint32_t id, uint32_t word) const;
+    bool kernels_left() const;
     // Deletes a released pair once nothing is in flight. Caller holds mutex_.
     bool retire(const std::shared_ptr<QueuePair>& pair);
 

@@ -31,16 +31,20 @@ std::string line(const char* format, Values... values) {
 
 class QtestMemory final : public DmaMemory {
 public:
-    QtestMemory(std::shared_ptr<QtestMachine> machine, uint64_t address, uint64_t bytes)
-        : machine_(std::move(machine)), address_(address), bytes_(bytes) {}
+    QtestMemory(std::shared_ptr<QtestMachine> machine, uint64_t address, uint64_t bytes, bool owned)
+        : machine_(std::move(machine)), address_(address), bytes_(bytes), owned_(owned) {}
+    ~QtestMemory() override {
+        if (owned_) machine_->give_back(address_, bytes_);
+    }
     std::span<std::byte> bytes() const override { return {machine_->ram(address_), bytes_}; }
     DmaView view() const override { return {address_, nullptr, 12}; }
     std::string notes() const override { return {}; }
-    void abandon() override {}  // the machine hands out every address once
+    void abandon() override { owned_ = false; }
 
 private:
     std::shared_ptr<QtestMachine> machine_;
     uint64_t address_, bytes_;
+    bool owned_;
 };
 
 class QtestDevice final : public Device {
@@ -102,12 +106,12 @@ public:
 
     std::unique_ptr<DmaMemory> allocate(uint64_t bytes) override {
         const uint64_t address = machine_->allocate(bytes);
-        return std::make_unique<QtestMemory>(machine_, address, bytes);
+        return std::make_unique<QtestMemory>(machine_, address, bytes, /*owned=*/true);
     }
     std::unique_ptr<DmaMemory> map(std::span<std::byte> memory) override {
         const std::optional<uint64_t> address = machine_->address_of(memory);
         if (!address) return nullptr;  // not in the machine's RAM
-        return std::make_unique<QtestMemory>(machine_, *address, memory.size());
+        return std::make_unique<QtestMemory>(machine_, *address, memory.size(), /*owned=*/false);
     }
 
 private:
@@ -212,12 +216,22 @@ std::optional<uint64_t> QtestMachine::address_of(std::span<std::byte> memory) co
 uint64_t QtestMachine::allocate(uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     const uint64_t rounded = (bytes + kPage - 1) & ~(kPage - 1);
-    if (rounded > ram_bytes_ - next_)
+    uint64_t address = next_;
+    if (const auto used = returned_.find(rounded); used != returned_.end()) {
+        address = used->second;
+        returned_.erase(used);
+    } else if (rounded > ram_bytes_ - next_) {
         throw StorageError("the test machine has no memory left", "qtest", next_, bytes, ENOMEM);
-    const uint64_t address = next_;
-    next_ += rounded;
+    } else {
+        next_ += rounded;
+    }
     std::memset(ram_ + address, 0, rounded);
     return address;
+}
+
+void QtestMachine::give_back(uint64_t address, uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    returned_.emplace((bytes + kPage - 1) & ~(kPage - 1), address);
 }
 
 std::shared_ptr<Device> open_qtest(std::shared_ptr<QtestMachine> machine, int slot) {

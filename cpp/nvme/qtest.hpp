@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -23,8 +24,9 @@ public:
     // Sends commands in one write and reads as many answers; returns the value of the last. Throws StorageError when
     // QEMU is gone or refuses.
     uint64_t command(const std::string& lines, size_t count);
-    // Bytes of RAM that nobody had before, page aligned and zeroed; returns their bus address.
+    // Bytes of RAM that nobody uses, page aligned and zeroed; returns their bus address.
     uint64_t allocate(uint64_t bytes);
+    void give_back(uint64_t address, uint64_t bytes);
     std::byte* ram(uint64_t address) { return ram_ + address; }
     // The bus address of memory that lies in RAM.
     std::optional<uint64_t> address_of(std::span<std::byte> memory) const;
@@ -38,8 +40,9 @@ private:
     int socket_ = -1;
     std::byte* ram_ = nullptr;
     uint64_t ram_bytes_ = 0;
-    uint64_t next_ = 1 << 20;  // guarded by mutex_; the first megabyte has holes
-    std::string input_;        // guarded by mutex_
+    uint64_t next_ = 1 << 20;                     // guarded by mutex_; the first megabyte has holes
+    std::multimap<uint64_t, uint64_t> returned_;  // guarded by mutex_: size -> address
+    std::string input_;                           // guarded by mutex_
     std::atomic<int> vanished_{-1};
 };
 

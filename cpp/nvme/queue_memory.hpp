@@ -1,10 +1,12 @@
 // The memory of one queue pair on the host: sizes, alignment and first contents of everything a QueueRef points to.
 #pragma once
 
+#include <algorithm>
 #include <bit>
-#include <cstring>
+#include <cstdlib>
 #include <memory>
-#include <stdexcept>
+#include <new>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,30 +38,46 @@ struct QueueShape {
     uint64_t dma_bytes() const { return sq_bytes() + cq_bytes() + list_bytes(); }
 };
 
-// Host-side state of a queue pair. Lives as long as anything may submit, drain or poison.
+// Host-side state of a queue pair, in whole pages of its own so that it can be pinned and shown to a GPU. Lives as long
+// as anything may submit, drain or poison.
 class QueueState {
 public:
-    explicit QueueState(const QueueShape& shape)
-        : shape_(shape), slots_(shape.ids), ready_(shape.depth), free_ids_((shape.ids + 31) / 32) {
+    explicit QueueState(const QueueShape& shape) : shape_(shape) {
         shape.check();
+        uint64_t bytes = sizeof(QueueControl);
+        const auto take = [&bytes](uint64_t size) {
+            const uint64_t at = (bytes + 127) & ~uint64_t{127};
+            bytes = at + size;
+            return at;
+        };
+        const uint64_t slots = take(uint64_t{shape.ids} * sizeof(Slot));
+        const uint64_t ready = take(uint64_t{shape.depth} * sizeof(uint32_t));
+        const uint64_t free_ids = take(uint64_t{words()} * sizeof(uint32_t));
+        bytes_ = (bytes + kPage - 1) & ~(kPage - 1);
+        memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes_)));
+        if (!memory_) throw std::bad_alloc();
+        control_ = new (memory_.get()) QueueControl{};
+        slots_ = reinterpret_cast<Slot*>(memory_.get() + slots);
+        ready_ = reinterpret_cast<uint32_t*>(memory_.get() + ready);
+        free_ids_ = reinterpret_cast<uint32_t*>(memory_.get() + free_ids);
         reset();
     }
 
-    // As after creation: nothing in flight, no id poisoned, both rings at the beginning.
+    // As after creation: nothing in flight, no id poisoned, both rings at the beginning. Counts of stray answers stay.
     void reset() {
-        const uint32_t spurious = control_.spurious, late = control_.late;
-        control_ = QueueControl{};
-        control_.spurious = spurious;
-        control_.late = late;
-        slots_.assign(shape_.ids, Slot{});
-        ready_.assign(shape_.depth, 0);
-        free_ids_.assign(free_ids_.size(), 0);
+        const uint32_t spurious = control_->spurious, late = control_->late;
+        *control_ = QueueControl{};
+        control_->spurious = spurious;
+        control_->late = late;
+        std::fill_n(slots_, shape_.ids, Slot{});
+        std::fill_n(ready_, shape_.depth, 0u);
+        std::fill_n(free_ids_, words(), 0u);
         for (uint32_t id = 0; id < shape_.ids; ++id) free_ids_[id / 32] |= 1u << (id % 32);
     }
 
     // As reset(), but poisoned ids stay out of use: the drive was told to forget them, not seen to.
     void restart() {
-        std::vector<Slot> before = slots_;
+        const std::vector<Slot> before(slots_, slots_ + shape_.ids);
         reset();
         for (uint32_t id = 0; id < shape_.ids; ++id) {
             if (slot_state(before[id].word) != kPoisoned) continue;
@@ -80,21 +98,29 @@ public:
         ref.lists = dma_view;
         if (dma_view.pages != nullptr) ref.lists.pages += lists >> dma_view.page_bits;
         else ref.lists.base += lists;
-        ref.control = &control_;
-        ref.slots = slots_.data();
-        ref.ready = ready_.data();
-        ref.free_ids = free_ids_.data();
+        ref.control = control_;
+        ref.slots = slots_;
+        ref.ready = ready_;
+        ref.free_ids = free_ids_;
     }
 
     const QueueShape& shape() const { return shape_; }
-    QueueControl& control() { return control_; }
+    std::span<std::byte> memory() const { return {memory_.get(), bytes_}; }
 
 private:
+    static constexpr uint64_t kPage = 4096;
+    struct Free {
+        void operator()(std::byte* memory) const { std::free(memory); }
+    };
+    uint32_t words() const { return (shape_.ids + 31) / 32; }
+
     QueueShape shape_;
-    QueueControl control_{};
-    std::vector<Slot> slots_;
-    std::vector<uint32_t> ready_;
-    std::vector<uint32_t> free_ids_;
+    uint64_t bytes_ = 0;
+    std::unique_ptr<std::byte, Free> memory_;
+    QueueControl* control_ = nullptr;
+    Slot* slots_ = nullptr;
+    uint32_t* ready_ = nullptr;
+    uint32_t* free_ids_ = nullptr;
 };
 
 }  // namespace gids::nvme

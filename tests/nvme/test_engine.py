@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -21,14 +22,28 @@ PIECE = 4096
 IMAGE_BYTES = 24 << 20
 SLOW = "driver=null-co,size=16777216,latency-ns=1200000000"
 
-_SPEC = importlib.util.spec_from_file_location(
-    "storage_suite", Path(__file__).parents[1] / "gids" / "storage" / "test_reader.py"
-)
-suite = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(suite)
+_SUITE = Path(__file__).parents[1] / "gids" / "storage"
+sys.path.insert(0, str(_SUITE))  # the suite's own helpers
 
-#: What these check happens when a file is attached, before the engine opens: see test_files_that_are_on_no_drive.
-_NOT_OURS = {"test_missing_file", "test_short_file_is_refused_at_open"}
+
+def _load(name):
+    spec = importlib.util.spec_from_file_location(f"nvme_{name}", _SUITE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+suites = [_load("test_reader"), _load("test_failure")]
+
+#: What these check belongs to files that the kernel opens; attaching a drive has checks of its own, below.
+_NOT_OURS = {
+    "test_missing_file",
+    "test_short_file_is_refused_at_open",
+    "test_file_truncated_while_open",
+    "test_filesystem_without_direct_reads",
+    "test_fork_opens_anew_and_a_read_of_the_parent_is_refused",  # a drive belongs to one process
+    "test_interrupt_returns_within_a_second",  # starts a process of its own, which has no drive
+}
 
 
 class Disk:
@@ -80,17 +95,24 @@ def disk(tmp_path_factory):
 def engine(disk, monkeypatch):
     """Stand in for the suite's own fixture: its readers find their files on the drives."""
     disk.recycle()
-    monkeypatch.setattr(suite, "RowReader", disk.reader)
+    for suite in suites:
+        monkeypatch.setattr(suite, "RowReader", disk.reader)
     return "nvme"
 
 
-for _name, _function in vars(suite).items():
-    if _name.startswith("test_") and "engine" in inspect.signature(_function).parameters and _name not in _NOT_OURS:
-        globals()[_name] = _function
+for _suite in suites:
+    for _name, _function in vars(_suite).items():
+        if _name.startswith("test_") and "engine" in inspect.signature(_function).parameters and _name not in _NOT_OURS:
+            globals()[_name] = _function
 
 
 def test_the_suite_is_not_empty():
-    assert {"test_rows_arrive", "test_submit_overlaps_and_order_is_free", "test_closed_reader"} <= set(globals())
+    assert {
+        "test_rows_arrive",
+        "test_submit_overlaps_and_order_is_free",
+        "test_closed_reader",
+        "test_nothing_leaks",
+    } <= set(globals())
 
 
 def striped(directory, drives, rows=4000, dim=300, unit=8192, make=None):

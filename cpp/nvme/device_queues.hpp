@@ -1,0 +1,59 @@
+// Queue pairs for kernels: what the entry points nvme_submit and nvme_poll are given, and the memory that a GPU must
+// see.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nvme/drive.hpp"
+#include "nvme_read.cuh"
+
+namespace gids::nvme {
+
+class DeviceQueues {
+public:
+    // `pairs` queue pairs on each drive, each with up to `ids` commands in flight, over one data region that every
+    // drive can write to.
+    DeviceQueues(std::vector<std::shared_ptr<Drive>> drives, uint32_t pairs, uint32_t ids, uint64_t data_bytes);
+    ~DeviceQueues();
+    DeviceQueues(const DeviceQueues&) = delete;
+    DeviceQueues& operator=(const DeviceQueues&) = delete;
+
+    const DriveRef* refs() const { return reinterpret_cast<const DriveRef*>(table_.get()); }
+    std::span<std::byte> data() const { return data_->bytes(); }
+    uint32_t max_bytes() const { return max_bytes_; }
+
+    // Host memory that kernels touch, each region whole pages; `registers` is a drive's BAR, which needs another flag.
+    struct Region {
+        std::byte* address;
+        uint64_t bytes;
+        bool registers;
+    };
+    std::vector<Region> regions() const;
+
+    // Around every launch: begin() throws StorageError when a drive is closed; end() follows the stream's
+    // synchronisation.
+    void begin();
+    void end();
+    // Carries doorbells where a store alone does not reach the device.
+    void pump();
+    // What the watchdog ended since the last call: (user, errno, reason).
+    std::vector<QueuePair::Failure> take_failures();
+
+private:
+    struct Free {
+        void operator()(std::byte* memory) const { std::free(memory); }
+    };
+    void release();
+
+    std::vector<std::shared_ptr<Drive>> drives_;
+    std::unique_ptr<DmaMemory> data_;
+    std::vector<std::vector<std::shared_ptr<QueuePair>>> pairs_;  // by drive
+    std::unique_ptr<std::byte, Free> table_;                      // DriveRefs, then QueueRefs
+    uint64_t table_bytes_ = 0;
+    uint32_t max_bytes_ = 0;
+};
+
+}  // namespace gids::nvme

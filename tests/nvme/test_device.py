@@ -1,0 +1,99 @@
+"""Reads that kernels make, end to end: host set-up, entry points lane by lane, QEMU's controller, every outcome."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from nvme_qemu import Machine, needs_qemu
+
+from gids import ConfigError, StorageError
+from gids.nvme import Drives
+from gids.nvme.device import READ, DeviceQueues
+
+pytestmark = [needs_qemu, pytest.mark.nvme, pytest.mark.xdist_group("nvme")]
+SIMT = Path(__file__).parents[1] / "kernels" / "simt"
+
+
+@pytest.fixture(scope="module")
+def session():
+    sys.path.insert(0, str(SIMT))
+    from runner import Simt, build
+    from session import SimtSession
+
+    return SimtSession(Simt(build()), block_threads=128)
+
+
+def reads_of(count, blocks, image_blocks, drives=1, nsid=1, seed=0):
+    random = np.random.default_rng(seed)
+    reads = np.zeros(count, READ)
+    reads["lba"] = random.integers(0, image_blocks - blocks, count)
+    reads["offset"] = np.arange(count) * blocks * 512
+    reads["blocks"], reads["bytes"], reads["nsid"] = blocks, blocks * 512, nsid
+    reads["drive"] = random.integers(0, drives, count)
+    return reads
+
+
+def test_a_plan_over_two_drives(tmp_path, session):
+    images = [tmp_path / f"image{i}" for i in range(2)]
+    data = []
+    for i, image in enumerate(images):
+        image.write_bytes(np.random.default_rng(i).bytes(4 << 20))
+        data.append(np.frombuffer(image.read_bytes(), np.uint8))
+    with Machine([[image] for image in images]) as machine, Drives([machine.open(i) for i in range(2)]) as drives:
+        with DeviceQueues(drives, session, data_bytes=4 << 20, ids=31) as queues:
+            assert all(address % 4096 == 0 and size % 4096 == 0 for address, size, _ in queues.native.regions())
+            for seed in range(3):
+                reads = reads_of(500, 9, 8192, drives=2, seed=seed)
+                queues.submit(reads).wait()
+                for read in reads:
+                    begin, size = int(read["lba"]) * 512, int(read["bytes"])
+                    got = queues.data[int(read["offset"]) :][:size]
+                    np.testing.assert_array_equal(got, data[int(read["drive"])][begin : begin + size])
+            queues.submit(reads[:0]).wait()
+        assert {"nvme_submit", "nvme_poll"} <= session.launched
+        assert all(stats["spurious"] == 0 for stats in drives.stats)
+
+
+def test_errors_name_drive_and_block(tmp_path, session):
+    (tmp_path / "image").write_bytes(bytes(1 << 20))
+    with (
+        Machine([[tmp_path / "image"]]) as machine,
+        Drives([machine.open()]) as drives,
+        DeviceQueues(drives, session, data_bytes=1 << 20) as queues,
+    ):
+        reads = reads_of(40, 1, 2048)
+        reads["lba"][17] = 5000
+        with pytest.raises(StorageError, match=r"drive qtest:4, namespace 1, LBA 5000, 1 blocks: LBA out of range"):
+            queues.submit(reads).wait()
+        reads["lba"][17], reads["offset"][3] = 0, 2
+        with pytest.raises(StorageError, match="breaks a rule of the queue"):
+            queues.submit(reads).wait()
+        queues.submit(reads[5:10]).wait()
+        with pytest.raises(ConfigError, match="must be a vector"):
+            queues.submit(np.zeros(3, np.int64))
+        reads["drive"] = 1
+        with pytest.raises(ConfigError, match="drive of a read must be below 1"):
+            queues.submit(reads)
+
+
+def test_a_time_out_is_ended_by_the_watchdog_and_the_queues_stay_usable(tmp_path, session):
+    (tmp_path / "image").write_bytes(np.random.default_rng(9).bytes(1 << 20))
+    data = np.frombuffer((tmp_path / "image").read_bytes(), np.uint8)
+    slow = "driver=null-co,size=1048576,latency-ns=900000000"
+    with (
+        Machine([[tmp_path / "image", slow]]) as machine,
+        Drives([machine.open(timeout_s=0.2)]) as drives,
+        DeviceQueues(drives, session, data_bytes=1 << 20, timeout_s=20) as queues,
+    ):
+        with pytest.raises(StorageError, match=r"namespace 2, LBA \d+, 1 blocks: no answer within 200 ms") as info:
+            queues.submit(reads_of(3, 1, 2000, nsid=2)).wait()
+        assert info.value.errno == 110
+        assert drives.stats[0]["timeouts"] == 3
+        reads = reads_of(100, 2, 2048, seed=4)
+        while drives.stats[0]["resets"] == 0:
+            pass
+        queues.submit(reads).wait()
+        for read in reads:
+            begin = int(read["lba"]) * 512
+            np.testing.assert_array_equal(queues.data[int(read["offset"]) :][:1024], data[begin : begin + 1024])
