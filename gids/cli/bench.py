@@ -7,6 +7,7 @@ import importlib
 
 #: Benchmark -> one line for ``gids bench --help``. Module ``gids.bench.<name>`` has ``configure`` and ``run``.
 BENCHMARKS: dict[str, str] = {
+    "epoch": "batches with features from disk under a memory limit, beside DGL over a mapped file",
     "cache": "hit ratios of every policy beside the best possible, host buffer, gather and the accumulator's model",
     "nvme": "what the NVMe queue code costs, against a drive made of memory",
 }

@@ -1,0 +1,40 @@
+"""gids bench epoch, small: it runs, verifies its bytes, and reports what it promises."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+def test_quick_run():
+    pytest.importorskip("dgl")
+    writable = any(os.access(path, os.W_OK) for path in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/cgroup.procs"))
+    command = [
+        sys.executable,
+        "-m",
+        "gids",
+        "bench",
+        "epoch",
+        "--quick",
+        "--json",
+        *([] if writable else ["--no-limit"]),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    report = json.loads(done.stdout)
+    rates = {rate["name"]: rate["median"] for rate in report["results"]["rates"]}
+    assert set(rates) == {"gids", "dgl-mmap-random"}
+    assert all(rate > 0 for rate in rates.values())
+    (bar,) = report["bars"]
+    assert bar["name"] == "peak resident memory / limit"
+    assert bar["holds"]
+    results = report["results"]
+    assert 0 < results["share_of_ceiling"] <= results["share_of_ceiling_with_merged_gaps"]
+    assert results["bytes_verified"]
+    (overlap,) = results["overlap"]
+    assert overlap["both_s"] > 0.5 * max(overlap["data_s"], overlap["compute_s"])
+    assert not list(Path("/sys/fs/cgroup").glob("**/gids-bench-*"))
