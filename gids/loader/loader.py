@@ -86,7 +86,7 @@ class Loader(IterableDataset[Batch]):
     pin_memory : bool
         Deliver through page-locked memory.
     prefetch : int
-        Finished batches that wait for the training loop.
+        Batches that are finished, or being made, while the training loop works on another.
     in_order : bool
         If False, batches come as they are ready; every batch is the same either way.
     sample_workers : int
@@ -132,7 +132,7 @@ class Loader(IterableDataset[Batch]):
         host_rank: str = "pagerank",
         groups: int | str | None = None,
         policy: str | Policy = "window",
-        window: int = 8,
+        window: int = 16,
         max_group: int = 16,
         groups_in_flight: int = 2,
         storage: StorageOptions | str | None = None,

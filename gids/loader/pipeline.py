@@ -128,7 +128,7 @@ class PipelineOptions:
     groups_in_flight : int
         Groups whose rows are being read or gathered at once, each with a buffer of its own.
     prefetch : int
-        Finished batches that wait for the consumer.
+        Batches that are finished, or being made, while the consumer works on another.
     in_order : bool
         Deliver batches in the order of the epoch. If not, in the order in which they were sampled (GNNDrive §4.3).
     sample_workers : int
@@ -137,7 +137,7 @@ class PipelineOptions:
         Bound for the memory of sampled batches that wait to be planned.
     """
 
-    window: int = 8
+    window: int = 16
     max_group: int = 8
     groups_in_flight: int = 2
     prefetch: int = 2
@@ -235,8 +235,9 @@ class Pipeline:
             workers=options.sample_workers,
         )
         plans = run.ahead("plan", self._plan(samples, room, unfinished), depth=options.groups_in_flight)
-        fetched = run.ahead("fetch", self._fetch(plans, room, unfinished), depth=options.prefetch)
-        return PipelineRun(run, map(batch, fetched))
+        ready = run.permits(options.prefetch)
+        fetched = run.ahead("fetch", self._fetch(plans, ready, room, unfinished), depth=options.prefetch)
+        return PipelineRun(run, map(batch, _taking(fetched, ready)))
 
     def _sampling(self, sample: Callable[[S], Work]) -> Callable[[tuple[int, S]], Work]:
         def numbered(item: tuple[int, S]) -> Work:
@@ -279,9 +280,12 @@ class Pipeline:
                     unfinished.started(group, key, store.start(plan))
             yield group
 
-    def _fetch(self, groups: Iterator[_Group], room: _Room, unfinished: _Unfinished) -> Iterator[Fetched]:
+    def _fetch(
+        self, groups: Iterator[_Group], ready: Permits, room: _Room, unfinished: _Unfinished
+    ) -> Iterator[Fetched]:
         for group in groups:
             for number, work in enumerate(group.works):
+                ready.acquire()  # before its memory is taken: no batch is finished that has no place to wait
                 rows = {}
                 for key in work.rows:
                     with self.trace.span("fetch", batch=work.index, table=str(key), rows=len(work.rows[key])):
@@ -362,6 +366,14 @@ class _Unfinished:
             self._groups.clear()
             for store in self._stores.values():
                 store.reset()
+
+
+def _taking(fetched: Iterator[Fetched], ready: Permits) -> Iterator[Fetched]:
+    """Let the next batch be made as soon as the consumer takes one."""
+    for item in fetched:
+        ready.release()
+        yield item
+        del item
 
 
 class _Shared(Iterator[tuple[int, Any]]):

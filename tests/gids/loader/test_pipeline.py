@@ -78,9 +78,9 @@ def test_back_pressure_bounds_what_is_sampled_and_read():
     with Pipeline({"feat": store}, options, FixedGroups(2)).run(seeds(100), sample) as run:
         next(run)
         time.sleep(0.2)
-        # 1 taken; 1 in the channel + 1 in hand of fetch; 2 groups of 2 at most; a group and a window waiting to be
+        # 1 taken; 1 in the channel; 2 groups of 2 at most; a group and a window waiting to be
         # planned; 2 in the channel and 1 in the sampler's hand.
-        assert len(sampled) <= 1 + 2 + 4 + 5 + 2 + 1
+        assert len(sampled) <= 1 + 1 + 4 + 5 + 2 + 1
         assert store.most_under_way == 2
     assert store.resets == 1
 
