@@ -170,6 +170,7 @@ def open_tables(
                 host_buffer=host,
                 seed=seed,
                 pool=pool,
+                allocate=BufferPool(groups_in_flight).empty,
             )
             out_dtype = dtype if dtype is not None and table.torch_dtype.is_floating_point else table.torch_dtype
             stores[key] = TableStore(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -68,6 +69,8 @@ class FeatureStore:
         For policies that draw.
     pool : ThreadPool, optional
         Threads for planning and copying.
+    allocate : callable, optional
+        ``allocate(rows, dim, dtype)`` gives memory for a group's rows; by default fresh pages.
 
     Notes
     -----
@@ -86,6 +89,7 @@ class FeatureStore:
         group_bytes: int | None = None,
         seed: int = 0,
         pool: ThreadPool | None = None,
+        allocate: Callable[[int, int, torch.dtype], Tensor] | None = None,
     ):
         if cache_rows < 0:
             raise ConfigError(f"cache_rows must not be negative (got {cache_rows})")
@@ -99,6 +103,7 @@ class FeatureStore:
         self.table = table
         self.pool = pool or ThreadPool(torch.get_num_threads(), "gids-tiers")
         self._reader = reader
+        self._allocate = allocate or (lambda rows, dim, dtype: torch.empty(rows, dim, dtype=dtype))
         self.planner = Planner(
             table.num_rows,
             cache_rows,
@@ -143,7 +148,7 @@ class FeatureStore:
                 )
             self._in_flight_bytes += self.bytes_of(plan)
         try:
-            buffer = torch.empty(len(plan.disk_rows), self.table.dim, dtype=self.table.torch_dtype)
+            buffer = self._allocate(len(plan.disk_rows), self.table.dim, self.table.torch_dtype)
             read = self._reader.submit(plan.disk_rows, buffer) if len(plan.disk_rows) else None
         except BaseException:
             self._release(plan)
