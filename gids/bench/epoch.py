@@ -44,7 +44,7 @@ class Scale:
     hidden: int
 
 
-FULL = Scale("4M", 256, 1024, 32, 1, 1500, 5, "2GiB", 128)
+FULL = Scale("4M", 256, 1024, 24, 1, 1500, 5, "2GiB", 128)
 QUICK = Scale("30k", 64, 128, 6, 2, 100, 1, "1GiB", 16)
 
 
@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("--data", type=Path, help="dataset to use or to make (default: a temporary one)")
     parser.add_argument("--rounds", type=int, help="repeats (default 5)")
-    parser.add_argument("--batches", type=int, help="batches of ours in a round (default 32)")
+    parser.add_argument("--batches", type=int, help="batches of ours in a round (default 24)")
     parser.add_argument("--no-limit", action="store_true", help="run without a memory cgroup")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="argument for gids.Loader")
 
@@ -137,8 +137,8 @@ def measure(data: Path, scale: Scale, args: argparse.Namespace, stack: ExitStack
     """Run every round."""
     batches, rounds = args.batches or scale.batches, args.rounds or scale.rounds
     limit = parse_bytes(scale.limit)
-    # Batches of this size are a tenth of the budget each: one ahead is enough.
-    options: dict[str, Any] = {"prefetch": 1}
+    # Batches of this size are a twentieth of the budget each: one ahead is enough, and eight never fit in a group.
+    options: dict[str, Any] = {"prefetch": 1, "max_group": 8}
     options |= {name: _value(text) for name, text in (pair.split("=", 1) for pair in args.option)}
     common = {
         "data": str(data),

@@ -18,13 +18,15 @@ class BufferPool:
     Parameters
     ----------
     keep : int
-        Returned buffers to keep. Asking for more than are free always works: a user may hold as many batches as fit.
+        Buffers, lent and free together, up to which returned ones are kept. Asking for more always works: a user may
+        hold as many batches as fit.
     """
 
     def __init__(self, keep: int):
         self._keep = keep
         self._free: list[mmap.mmap] = []  # guarded by _lock
         self._lock = threading.RLock()  # reentrant: the collector may give a buffer back inside _take
+        self._lent = 0  # guarded by _lock
         self.lent_bytes = 0  # guarded by _lock
         self.peak_bytes = 0  # guarded by _lock; free and lent
 
@@ -52,14 +54,16 @@ class BufferPool:
             buffer = mmap.mmap(-1, pages * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             buffer.madvise(mmap.MADV_HUGEPAGE)
         with self._lock:
+            self._lent += 1
             self.lent_bytes += len(buffer)
             self.peak_bytes = max(self.peak_bytes, self.lent_bytes + sum(map(len, self._free)))
         return buffer
 
     def _give_back(self, buffer: mmap.mmap) -> None:
         with self._lock:
+            self._lent -= 1
             self.lent_bytes -= len(buffer)
-            if len(self._free) < self._keep:
+            if len(self._free) + self._lent < self._keep:
                 self._free.append(buffer)
 
     def clear(self) -> None:

@@ -12,6 +12,8 @@ from gids.units import format_bytes
 #: Batches that the consumer holds: the one in training, and the one before it, which lives until the loop variable is
 #: bound again.
 BATCHES_IN_HANDS = 2
+#: What the planner keeps of one row of one batch in the window: its next use, and its entry in the map of last uses.
+WINDOW_ROW_BYTES = 52
 #: Of the memory for rows, what goes to groups; the rest is cache. Large groups read rows once for many batches *and*
 #: make neighbours on disk that merge; measured on a 4 M-row table with 20 % of it in memory, 1/4, 1/2 and 3/4 need
 #: 26 k, 17 k and 13 k reads a batch, and all of it (no cache) 15 k.
@@ -107,7 +109,8 @@ def allot(
     """
     batch = sum(table.rows * table.row_bytes for table in demand.values())
     outputs = sum(table.rows * table.out_row_bytes for table in demand.values()) * (prefetch + BATCHES_IN_HANDS)
-    samples = fixed.sample_bytes * (window + max_group + 3)
+    planned = sum(table.rows for table in demand.values()) * WINDOW_ROW_BYTES
+    samples = fixed.sample_bytes * (window + max_group + 3) + planned * (window + max_group)
     rest = budget - fixed.topology_bytes - fixed.labels_bytes - fixed.staging_bytes - samples - outputs
     asked = (cache_bytes or 0) + (host_bytes or 0)
     least_groups = max(batch, group_bytes or 0)
