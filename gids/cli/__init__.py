@@ -12,6 +12,7 @@ from gids.errors import GidsError
 #: Subcommand -> one line for ``gids --help``. Module ``gids.cli.<name>`` has ``configure(parser)`` and ``run(args)``.
 COMMANDS: dict[str, str] = {
     "demo": "train from disk within a memory budget and compare with training from memory",
+    "budget": "divide a memory budget by a short profile, and say why",
     "bench": "measure, and say which promises hold",
     "report": "make one self-contained HTML page of a run",
     "convert": "make a dataset from a graph in another layout (OGB, IGB, DGL, PyG, numpy, ...)",

@@ -92,9 +92,3 @@ class HostBuffer:
         if len(index):
             reader.submit(index.rows, values).wait()
         return cls(index, values)
-
-    def share_memory(self) -> HostBuffer:
-        """Move rows and map to shared memory, so that processes that inherit or receive it do not copy it."""
-        for tensor in (self.index.rows, self.index.entries, self.values):
-            tensor.share_memory_()  # type: ignore[no-untyped-call]
-        return self

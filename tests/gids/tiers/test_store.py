@@ -22,11 +22,19 @@ def run_store(store, values, batches, group, dtype=None):
             assert torch.equal(out.view(torch.uint8), expected.view(torch.uint8))
 
 
+DTYPES = ["float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64"]
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("capacity", [0, 1, 20, ROWS])
-@pytest.mark.parametrize("group", [1, 3])
-def test_rows_are_right(policy, capacity, group, batches_of):
-    table, values = make_table(ROWS, 25)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_are_right(policy, capacity, dtype, batches_of):
+    for group, dim in ((1, 25), (3, 1)):
+        check_rows(policy, capacity, dtype, batches_of, group, dim)
+
+
+def check_rows(policy, capacity, dtype, batches_of, group, dim):
+    table, values = make_table(ROWS, dim, dtype)
     reader = MemoryReader(values)
     host = HostBuffer.load(table, reader, torch.tensor([5, 0, 77]))
     reader.rows_read = 0
@@ -40,9 +48,7 @@ def test_rows_are_right(policy, capacity, group, batches_of):
     assert (c.cache > 0) == (capacity > 0)
 
 
-@pytest.mark.parametrize(
-    "dtype", ["float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64"]
-)
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("to", [None, torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_dtypes(dtype, to, batches_of):
     table, values = make_table(ROWS, 7, dtype)
