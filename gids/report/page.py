@@ -105,7 +105,9 @@ def render(run: Run) -> str:
         ),
         _section("Where rows came from", figures.rows_by_source(run.epochs) + _tier_table(run) if with_rows else ""),
         _section("Memory", figures.memory_bars(run.memory) + _memory_table(run) if run.memory else ""),
-        _section("Throughput", figures.throughput(run.epochs) if with_rows else ""),
+        _section(
+            "Throughput", figures.throughput(run.epochs) if with_rows and any(e.seconds for e in run.epochs) else ""
+        ),
         _section("Rates", figures.rates_bars(run.rates) if run.rates else ""),
         _section("Promises", _bars_table(run.bars)),
     ]
