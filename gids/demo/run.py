@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ TIME_LIMIT_S = 240.0
 def run_demo(settings: Settings, show_progress: bool = False) -> Run:
     """Run the demo and give its record; nothing is printed but progress."""
     begin = time.perf_counter()
-    with Steps(show_progress) as steps:
+    with _torch_threads(settings.torch_threads), Steps(show_progress) as steps:
         dataset = open_or_generate(settings, steps)
         disk = _Disk(dataset, settings)
         disk.measure(steps)
@@ -83,6 +85,16 @@ def run_demo(settings: Settings, show_progress: bool = False) -> Run:
         bars=[{**asdict(bar), "holds": bar.holds} for bar in bars],
         trace=disk.trace,
     )
+
+
+@contextlib.contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Disk:

@@ -35,6 +35,9 @@ class Settings:
         Of the training.
     mlp_epochs : int
         Epochs of the graph-blind model; it has few rows to look at, so it gets more of them.
+    torch_threads : int
+        Cores that train. On batches this small threads of torch mostly wait for each other, and the cores that they
+        wait on are the ones that sample and read.
     seed : int
         Of graph, batches and models.
     """
@@ -57,6 +60,7 @@ class Settings:
     learning_rate: float = 0.003
     dropout: float = 0.1
     mlp_epochs: int = 6
+    torch_threads: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
