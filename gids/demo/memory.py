@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 from types import TracebackType
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_STATM = Path("/proc/self/statm")
+_STATUS = Path("/proc/self/status")
 
 
 def resident_bytes() -> int:
-    """Anonymous and file-backed memory of this process that is in RAM now."""
-    return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
+    """Memory of this process that only it can give back: anonymous and shared, without pages of mapped files."""
+    fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    return sum(int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
 
 
 class MemoryMeter:

@@ -27,6 +27,8 @@ class Settings:
         Shares of the nodes.
     budget_bytes : int
         Memory that the loader may use.
+    host_buffer_bytes : int
+        Part of it for the rows that the graph says will be wanted most, kept for the whole run.
     staging_bytes : int
         Part of it that the device writes to.
     fanouts : tuple of int
@@ -52,7 +54,8 @@ class Settings:
     train: float = 0.02
     test: float = 0.01
     budget_bytes: int = 128 << 20
-    staging_bytes: int = 16 << 20
+    host_buffer_bytes: int = 12 << 20
+    staging_bytes: int = 8 << 20
     fanouts: tuple[int, ...] = (4, 4, 4)
     batch_size: int = 128
     epochs: int = 3
@@ -81,6 +84,7 @@ class Settings:
             epochs=2,
             num_classes=8,
             budget_bytes=7 << 20,
+            host_buffer_bytes=256 << 10,
             staging_bytes=1 << 20,
             fanouts=(3, 3, 3),
             batch_size=16,

@@ -51,6 +51,7 @@ class FromDisk:
             fanouts=list(settings.fanouts),
             batch_size=settings.batch_size,
             budget=settings.budget_bytes,
+            host_buffer=settings.host_buffer_bytes,
             seed=settings.seed,
             shuffle=split == "train",
             storage=StorageOptions(staging_bytes=settings.staging_bytes),
