@@ -47,7 +47,8 @@ $(VENV)/.native: $(VENV)/.base $(NATIVE_INPUTS)
 	cp build/*/_native.pyi gids/_native.pyi
 	touch $@
 
-$(VENV)/.tests: $(VENV)/.base requirements.txt tests/requirements.txt
+$(VENV)/.tests: $(VENV)/.base requirements.txt tests/requirements.txt tests/requirements-nodeps.txt
 	.ci/packages liburing-dev doctest-dev fio chromium qemu-system-x86
 	$(PIP) -r requirements.txt -r tests/requirements.txt
+	$(PIP) --no-deps -r tests/requirements-nodeps.txt
 	touch $@

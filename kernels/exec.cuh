@@ -51,6 +51,14 @@ using std::memory_order_release;
 #endif
 #endif
 
+// GIDS_ROLLED: before a loop that a CUDA compiler should not unroll; where it moves memory, unrolling only costs
+// registers and compile time.
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define GIDS_ROLLED _Pragma("unroll 1")
+#else
+#define GIDS_ROLLED
+#endif
+
 namespace gids {
 
 // One CPU thread is the whole group: votes and shuffles cost nothing.

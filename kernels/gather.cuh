@@ -81,7 +81,7 @@ GIDS_DEVICE void store_value(double& out, double value) { out = value; }
 
 template <class To, class From, class Exec>
 GIDS_DEVICE void convert_row(const Exec& exec, To* out, const From* in, int64_t dim) {
-    for (int64_t k = exec.lane(); k < dim; k += Exec::kLanes) {
+    GIDS_ROLLED for (int64_t k = exec.lane(); k < dim; k += Exec::kLanes) {
         if constexpr (sizeof(To) == 8) store_value(out[k], static_cast<double>(load_value(in[k])));
         else store_value(out[k], static_cast<float>(load_value(in[k])));
     }

@@ -19,6 +19,9 @@ COMMANDS: dict[str, str] = {
     "generate": "make a synthetic dataset: planted communities or R-MAT",
     "info": "show what a dataset holds",
     "probe": "measure a device: latency, IOPS and bandwidth",
+    "doctor": "show what this machine can do, and the one step that changes each no",
+    "selftest": "check a GPU: every kernel, the storage engines and a training against the CPU",
+    "status": "write the table of what of the CUDA backend was proven, and how",
     "verify": "check every row of a dataset against its checksums",
     "nvme": "datasets on raw NVMe drives that gids reads from userspace",
 }

@@ -41,8 +41,8 @@ class StreamUser(Protocol):
 class StreamOrdered(Protocol):
     """An owner that frees memory in stream order and must know who else works on it."""
 
-    def used_on(self, stream_handle: int) -> None:
-        """Remember a consumer's stream."""
+    def used_on(self, stream_handle: int, keep: object = None) -> None:
+        """Remember a consumer's stream, and what must live as long as it."""
 
 
 class DeviceArray:
@@ -156,11 +156,11 @@ class DeviceArray:
 
     def share_with(self, session: StreamUser) -> None:
         """Let another session's kernels use this array: its memory is not reused before what they have queued."""
-        self._used_on(session.stream_handle)
+        self._used_on(session.stream_handle, session)
 
-    def _used_on(self, stream_handle: int) -> None:
+    def _used_on(self, stream_handle: int, keep: object = None) -> None:
         if isinstance(self.owner, StreamOrdered):
-            self.owner.used_on(stream_handle)
+            self.owner.used_on(stream_handle, keep)
 
     def _handing_over(self) -> Consumer:
         if self._consumer is None:
@@ -191,15 +191,14 @@ _DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(_DLManagedTensor))
 _DLManagedTensor._fields_ = (("dl_tensor", _DLTensor), ("manager_ctx", ctypes.c_void_p), ("deleter", _DELETER))
 _DESTRUCTOR = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, _DESTRUCTOR)
-_is_valid = ctypes.pythonapi.PyCapsule_IsValid
-_is_valid.restype = ctypes.c_int
-_is_valid.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
-_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_get_pointer.restype = ctypes.c_void_p
-_get_pointer.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
+# Prototypes of our own: attributes of ctypes.pythonapi are shared, and others set their types too.
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, _DESTRUCTOR)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 _exported: dict[int, tuple[object, ...]] = {}  # address of a managed tensor -> what must live as long as it
 

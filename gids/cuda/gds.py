@@ -140,13 +140,19 @@ class GdsReader:
     def submit(self, rows: npt.NDArray[np.int64], out: DeviceArray) -> PendingGdsRead:
         """Start reading; row ``rows[i]`` goes to row ``i`` of ``out``. Rows are sorted and unique."""
         row_bytes = self.table.row_bytes
-        futures = []
+        futures: list[tuple[Any, int, int, int]] = []
         for first, count, stripe, offset in zip(
             *(part.tolist() for part in plan_ranges(self.table, rows, self._max_io_bytes)), strict=True
         ):
             length = count * row_bytes
             target = _Range(out.pointer + first * row_bytes, length)
-            futures.append((self._files[stripe].pread(target, length, offset), stripe, offset, length))
+            try:  # kvikio reads short ranges at once and raises here
+                future = self._files[stripe].pread(target, length, offset)
+            except (OSError, RuntimeError) as error:
+                PendingGdsRead(futures, self, out).cancel()
+                path = str(self.table.stripes[stripe].path)
+                raise StorageError(f"gds read failed ({error})", path, offset, length) from error
+            futures.append((future, stripe, offset, length))
             self._stats["unaligned"] += bool(offset % _ALIGNMENT or length % _ALIGNMENT)
         self._stats["rows"] += len(rows)
         self._stats["reads"] += len(futures)

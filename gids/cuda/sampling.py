@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,17 @@ class PinnedRelation:
     indptr: HostArray
     indices: HostArray
     edge_ids: HostArray | None
+    weights: HostArray | None
+
+
+def _in_memory(values: Any, name: str) -> npt.NDArray[Any]:
+    if callable(values):
+        raise ConfigError(
+            f"topology must be in memory for device='cuda': {name} are read from disk "
+            "(raise the host budget, or sample on the CPU)"
+        )
+    array: npt.NDArray[Any] = values
+    return array
 
 
 class PinnedTopology:
@@ -63,46 +75,60 @@ class PinnedTopology:
     def __init__(self, topology: Topology, session: Session):
         self.topology = topology
         self.relations: dict[EdgeType, PinnedRelation] = {}
+        try:
+            self._pin(topology, session)
+        except BaseException:
+            self.close()
+            raise
+
+    def _pin(self, topology: Topology, session: Session) -> None:
         for etype, relation in topology.relations.items():
-            if callable(relation.indices) or callable(relation.edge_ids):
-                raise ConfigError(
-                    f"topology must be in memory for device='cuda': neighbours of {etype} are read from disk "
-                    "(raise the host budget, or sample on the CPU)"
-                )
+            name = etype[1]
+            indptr = _in_memory(relation.indptr, f"offsets of {name}")
+            indices = _in_memory(relation.indices, f"neighbours of {name}")
             self.relations[etype] = PinnedRelation(
-                host_array(session, relation.indptr, f"indptr of {etype[1]}"),
-                host_array(session, relation.indices, f"indices of {etype[1]}"),
+                host_array(session, indptr, f"indptr of {name}"),
+                host_array(session, indices, f"indices of {name}"),
                 None
                 if relation.edge_ids is None
-                else host_array(session, relation.edge_ids, f"edge ids of {etype[1]}"),
+                else host_array(session, _in_memory(relation.edge_ids, f"edge ids of {name}"), f"edge ids of {name}"),
+                None
+                if relation.weights is None
+                else host_array(session, _in_memory(relation.weights, f"weights of {name}"), f"weights of {name}"),
             )
 
     def close(self) -> None:
         """Unpin."""
         for relation in self.relations.values():
-            for array in (relation.indptr, relation.indices, relation.edge_ids):
+            for array in (relation.indptr, relation.indices, relation.edge_ids, relation.weights):
                 if array is not None:
                     array.close()
 
 
-_shared: dict[int, tuple[Topology, PinnedTopology]] = {}  # by id of the topology; guarded by _shared_lock
-_shared_lock = threading.Lock()
+_users: dict[int, list[PinnedTopology]] = {}  # id of a topology -> its pinning, once per user; guarded by _users_lock
+_users_lock = threading.Lock()
 
 
-def pinned_topology(topology: Topology, session: Session) -> PinnedTopology:
-    """Pin a topology, or give the one that is pinned already."""
-    with _shared_lock:
-        found = _shared.get(id(topology))
-        if found is None:
-            found = _shared[id(topology)] = (topology, PinnedTopology(topology, session))
-        return found[1]
+def pin_topology(topology: Topology, session: Session) -> PinnedTopology:
+    """Pin a topology, or share the pinning that it has. Each call is undone by one :func:`unpin_topology`."""
+    with _users_lock:
+        users = _users.setdefault(id(topology), [])
+        try:
+            users.append(users[0] if users else PinnedTopology(topology, session))
+        except BaseException:
+            del _users[id(topology)]
+            raise
+        return users[0]
 
 
-def unpin_all() -> None:
-    """Unpin every shared topology."""
-    with _shared_lock:
-        while _shared:
-            _shared.popitem()[1][1].close()
+def unpin_topology(pinned: PinnedTopology) -> None:
+    """Unpin a topology when its last user lets go."""
+    with _users_lock:
+        users = _users[id(pinned.topology)]
+        users.pop()
+        if not users:
+            del _users[id(pinned.topology)]
+            pinned.close()
 
 
 @dataclass(frozen=True)
@@ -114,6 +140,7 @@ class DeviceBlock:
     indptr: dict[EdgeType, DeviceArray]
     src: dict[EdgeType, DeviceArray]
     edge_ids: dict[EdgeType, DeviceArray] | None
+    weights: dict[EdgeType, DeviceArray] | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +180,15 @@ class NodeNumbers:
         self.size += int(session.download(before[count : count + 1])[0])
         return numbers
 
+    def find(self, ids: DeviceArray) -> DeviceArray:
+        """Give the number of every node, −1 where it has none."""
+        out = self._session.empty(len(ids), np.int64)
+        if len(ids):
+            self._reserve(max(self.size, 1))
+            table = (*self._table, np.int32(self._log2))
+            self._session.launch("unique_find_ids", len(ids), *table, ids, np.int64(len(ids)), out)
+        return out
+
     def _reserve(self, bound: int) -> None:
         session = self._session
         if len(self.nodes) < bound:
@@ -173,7 +209,173 @@ class NodeNumbers:
             )
 
 
-class CudaNeighborSampler:
+@dataclass(frozen=True)
+class DeviceEdges:
+    """In-edges of a layer's destinations: those of destination ``i`` are ``begins[i]`` to ``begins[i + 1]``."""
+
+    begins: DeviceArray
+    positions: DeviceArray
+    src: DeviceArray  # node ids
+
+
+class Hop:
+    """The edges of one relation and layer: choosing, resolving, naming."""
+
+    def __init__(self, session: Session, topology: PinnedTopology, etype: EdgeType, bad: DeviceArray):
+        self._session, self._etype, self._bad = session, etype, bad
+        self._relation = topology.relations[etype]
+        self._num_src = topology.topology.num_nodes[etype[0]]
+
+    def choose(
+        self,
+        nodes: DeviceArray,
+        num_dst: int,
+        fanout: int,
+        *,
+        replace: bool = False,
+        weighted: bool = False,
+        key: tuple[int, int] = (0, 0),
+        lanes: int | None = None,
+    ) -> DeviceEdges:
+        """Choose up to ``fanout`` in-edges of the first ``num_dst`` nodes (−1: all). Waits for their number."""
+        session, relation, count = self._session, self._relation, np.int64(num_dst)
+        if num_dst == 0:
+            return DeviceEdges(full(session, 1, 0), session.empty(0, np.int64), session.empty(0, np.int64))
+        replacing = np.int32(replace and fanout >= 0)
+        first, degree, positive, counts = (session.empty(num_dst, np.int64) for _ in range(4))
+        offsets = relation.indptr.array
+        if weighted:
+            assert relation.weights is not None
+            factors = relation.weights.array
+            session.launch(
+                "count_weighted", num_dst, offsets, factors, nodes, count, np.int64(fanout), replacing, first, degree,
+                positive, counts, lanes=8,
+            )  # fmt: skip
+        else:
+            session.launch(
+                "count_edges", num_dst, offsets, nodes, count, np.int64(fanout), replacing, first, degree, counts
+            )
+        begins = exclusive_scan(session, counts, full(session, 1, num_dst), num_dst)
+        edges = int(session.download(begins[num_dst : num_dst + 1])[0])
+        positions = session.empty(edges, np.int64)
+        if edges and weighted:
+            times = session.empty(edges, np.float64)
+            session.launch(
+                "choose_weighted_edges", num_dst, *(np.uint32(word) for word in key), factors, nodes, count, first,
+                degree, positive, begins, replacing, times, positions, lanes=8,
+            )  # fmt: skip
+        elif edges:
+            lanes = lanes or (32 if fanout < 0 or fanout > 32 else 8 if fanout > 2 else 1)
+            session.launch(
+                f"choose_edges_{lanes}", num_dst, *(np.uint32(word) for word in key), nodes, count, first, degree,
+                begins, replacing, positions, lanes=lanes,
+            )  # fmt: skip
+        return DeviceEdges(begins, positions, self._resolve(positions))
+
+    def _resolve(self, positions: DeviceArray) -> DeviceArray:
+        session, edges = self._session, len(positions)
+        src = session.empty(edges, np.int64)
+        if edges:
+            indices, limit = self._relation.indices.array, np.int64(self._num_src)
+            kernel = f"gather_neighbors_{8 * indices.dtype.itemsize}"
+            session.launch(kernel, edges, indices, positions, np.int64(edges), limit, src, self._bad)
+            if session.download(self._bad)[0]:
+                raise DatasetError(f"indices of {self._etype[1]} must be in [0, {limit}): a sampled neighbour is not")
+        return src
+
+    def keep(self, edges: DeviceEdges, flags: DeviceArray, values: DeviceArray) -> tuple[DeviceEdges, DeviceArray]:
+        """Keep the flagged edges, with ``values`` as their sources; gives the prefix sum of the flags too. Waits."""
+        session, count = self._session, len(edges.positions)
+        before = exclusive_scan(session, flags, full(session, 1, count), count)
+        total = int(session.download(before[count : count + 1])[0])
+        src, positions = session.empty(total, np.int64), session.empty(total, np.int64)
+        begins = session.empty(len(edges.begins), np.int64)
+        session.launch("take_values", len(begins), before, edges.begins, np.int64(len(begins)), begins)
+        if count:
+            session.launch("keep_pairs", count, flags, before, np.int64(count), values, edges.positions, src, positions)
+        return DeviceEdges(begins, positions, src), before
+
+    def name(self, positions: DeviceArray) -> DeviceArray:
+        """Give the ids of edges by their positions."""
+        if self._relation.edge_ids is None or not len(positions):
+            return positions
+        ids = self._session.empty(len(positions), np.int64)
+        from_ids, count = self._relation.edge_ids.array, np.int64(len(positions))
+        self._session.launch("take_values", len(positions), from_ids, positions, count, ids)
+        return ids
+
+    @property
+    def weights(self) -> DeviceArray | None:
+        """Weights of the relation's edges."""
+        return None if self._relation.weights is None else self._relation.weights.array
+
+
+Part = tuple[DeviceArray, DeviceArray, DeviceArray]  # indptr, src, positions or ids
+
+
+class CudaSampler(abc.ABC):
+    """What the samplers of a device share: seeds in, layers, a :class:`DeviceSample` out."""
+
+    edge_ids: bool = False
+
+    def sample(
+        self, session: Session, topology: PinnedTopology, seeds: Mapping[str, DeviceArray], key: SampleKey
+    ) -> DeviceSample:
+        """Sample the batch of ``seeds`` (int64 on the device, by node type). Waits for the sizes of its arrays."""
+        graph = topology.topology
+        numbers = {ntype: NodeNumbers(session) for ntype in graph.node_types}
+        bad = session.empty(1, np.uint32)
+        session.fill(bad, 0)
+        seed_rows = {}
+        for ntype, numbering in numbers.items():
+            given = seeds.get(ntype, session.empty(0, np.int64))
+            limit = np.int64(graph.num_nodes[ntype])
+            if len(given):
+                session.launch("check_ids", len(given), given, np.int64(len(given)), limit, bad)
+                if session.download(bad)[0]:
+                    raise ConfigError(f"seeds of {ntype} must be in [0, {limit})")
+            seed_rows[ntype] = numbering.add(given)
+        num_seeds = {ntype: numbering.size for ntype, numbering in numbers.items()}
+        hops = {etype: Hop(session, topology, etype, bad) for etype in topology.relations}
+        blocks = self._blocks(session, graph, hops, numbers, key)
+        nodes = {ntype: numbering.nodes[: numbering.size] for ntype, numbering in numbers.items()}
+        return DeviceSample(
+            {ntype: nodes[ntype][:count] for ntype, count in num_seeds.items()}, nodes, blocks, seed_rows
+        )
+
+    @abc.abstractmethod
+    def _blocks(
+        self,
+        session: Session,
+        graph: Topology,
+        hops: Mapping[EdgeType, Hop],
+        numbers: dict[str, NodeNumbers],
+        key: SampleKey,
+    ) -> list[DeviceBlock]: ...
+
+    def _block(
+        self,
+        numbers: dict[str, NodeNumbers],
+        num_dst: dict[str, int],
+        parts: dict[EdgeType, Part],
+        weights: dict[EdgeType, DeviceArray] | None = None,
+    ) -> DeviceBlock:
+        return DeviceBlock(
+            num_src=sizes(numbers),
+            num_dst=num_dst,
+            indptr={etype: part[0] for etype, part in parts.items()},
+            src={etype: part[1] for etype, part in parts.items()},
+            edge_ids={etype: part[2] for etype, part in parts.items()} if self.edge_ids else None,
+            weights=weights,
+        )
+
+
+def sizes(numbers: Mapping[str, NodeNumbers]) -> dict[str, int]:
+    """Give the number of nodes of each type."""
+    return {ntype: numbering.size for ntype, numbering in numbers.items()}
+
+
+class CudaNeighborSampler(CudaSampler):
     """Samples on a device what :class:`gids.sampling.NeighborSampler` samples on the CPU, bit for bit.
 
     Parameters
@@ -190,98 +392,30 @@ class CudaNeighborSampler:
         self.fanouts: Sequence[Fanout] = sampler.fanouts
         self.replace = sampler.replace
         self.edge_ids = sampler.edge_ids
+        self.weighted = sampler.weights
         self.lanes = lanes
 
-    def sample(
-        self, session: Session, topology: PinnedTopology, seeds: Mapping[str, DeviceArray], key: SampleKey
-    ) -> DeviceSample:
-        """Sample the batch of ``seeds`` (int64 on the device, by node type). Waits once per layer and relation."""
-        graph = topology.topology
-        numbers = {ntype: NodeNumbers(session) for ntype in graph.node_types}
-        bad = session.empty(1, np.uint32)
-        session.fill(bad, 0)
-        seed_rows = {}
-        for ntype, numbering in numbers.items():
-            given = seeds.get(ntype, session.empty(0, np.int64))
-            limit = np.int64(graph.num_nodes[ntype])
-            if len(given):
-                session.launch("check_ids", len(given), given, np.int64(len(given)), limit, bad)
-                if session.download(bad)[0]:
-                    raise ConfigError(f"seeds of {ntype} must be in [0, {limit})")
-            seed_rows[ntype] = numbering.add(given)
-        num_seeds = {ntype: numbering.size for ntype, numbering in numbers.items()}
-        fanouts = expand_fanouts(self.fanouts, graph)
-        blocks: list[DeviceBlock] = []
-        for hop, layer in enumerate(reversed(fanouts)):
-            num_dst = {ntype: numbering.size for ntype, numbering in numbers.items()}
-            parts = {}
-            for r, (etype, relation) in enumerate(topology.relations.items()):
-                parts[etype] = self._sample_relation(
-                    session, graph, etype, relation, layer[r], random_key(key, hop, r), numbers, num_dst[etype[2]], bad
-                )
-            blocks.append(
-                DeviceBlock(
-                    num_src={ntype: numbering.size for ntype, numbering in numbers.items()},
-                    num_dst=num_dst,
-                    indptr={etype: part[0] for etype, part in parts.items()},
-                    src={etype: part[1] for etype, part in parts.items()},
-                    edge_ids={etype: part[2] for etype, part in parts.items()} if self.edge_ids else None,
-                )
-            )
-        nodes = {ntype: numbering.nodes[: numbering.size] for ntype, numbering in numbers.items()}
-        return DeviceSample(
-            {ntype: nodes[ntype][:count] for ntype, count in num_seeds.items()}, nodes, blocks[::-1], seed_rows
-        )
-
-    def _sample_relation(
+    def _blocks(
         self,
         session: Session,
         graph: Topology,
-        etype: EdgeType,
-        relation: PinnedRelation,
-        fanout: int,
-        key: tuple[int, int],
+        hops: Mapping[EdgeType, Hop],
         numbers: dict[str, NodeNumbers],
-        num_dst: int,
-        bad: DeviceArray,
-    ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        replace = np.int32(self.replace and fanout >= 0)
-        nodes, count = numbers[etype[2]].nodes, np.int64(num_dst)
-        if num_dst == 0:
-            return full(session, 1, 0), session.empty(0, np.int64), session.empty(0, np.int64)
-        first, degree, counts = (session.empty(num_dst, np.int64) for _ in range(3))
-        session.launch(
-            "count_edges",
-            num_dst,
-            relation.indptr.array,
-            nodes,
-            count,
-            np.int64(fanout),
-            replace,
-            first,
-            degree,
-            counts,
-        )
-        begins = exclusive_scan(session, counts, full(session, 1, num_dst), num_dst)
-        edges = int(session.download(begins[num_dst : num_dst + 1])[0])
-        positions, src = session.empty(edges, np.int64), session.empty(edges, np.int64)
-        if edges:
-            lanes = self.lanes or (32 if fanout < 0 or fanout > 32 else 8 if fanout > 2 else 1)
-            session.launch(
-                f"choose_edges_{lanes}", num_dst, *(np.uint32(word) for word in key), nodes, count, first, degree,
-                begins, replace, positions, lanes=lanes,
-            )  # fmt: skip
-            kernel = f"gather_neighbors_{8 * relation.indices.array.dtype.itemsize}"
-            limit = np.int64(graph.num_nodes[etype[0]])
-            session.launch(kernel, edges, relation.indices.array, positions, np.int64(edges), limit, src, bad)
-            if session.download(bad)[0]:
-                raise DatasetError(f"indices of {etype[1]} must be in [0, {limit}): a sampled neighbour is not")
-            src = numbers[etype[0]].add(src)
-            if self.edge_ids and relation.edge_ids is not None:
-                ids = session.empty(edges, np.int64)
-                session.launch("take_values", edges, relation.edge_ids.array, positions, np.int64(edges), ids)
-                positions = ids
-        return begins, src, positions
+        key: SampleKey,
+    ) -> list[DeviceBlock]:
+        blocks: list[DeviceBlock] = []
+        for number, layer in enumerate(reversed(expand_fanouts(self.fanouts, graph))):
+            num_dst = sizes(numbers)
+            parts: dict[EdgeType, Part] = {}
+            for r, (etype, hop) in enumerate(hops.items()):
+                edges = hop.choose(
+                    numbers[etype[2]].nodes, num_dst[etype[2]], layer[r], replace=self.replace,
+                    weighted=self.weighted, key=random_key(key, number, r), lanes=self.lanes,
+                )  # fmt: skip
+                ids = hop.name(edges.positions) if self.edge_ids else edges.positions
+                parts[etype] = (edges.begins, numbers[etype[0]].add(edges.src), ids)
+            blocks.append(self._block(numbers, num_dst, parts))
+        return blocks[::-1]
 
 
 def as_numpy(session: Session, sample: DeviceSample) -> dict[str, Any]:
@@ -301,6 +435,7 @@ def as_numpy(session: Session, sample: DeviceSample) -> dict[str, Any]:
                 "indptr": host(block.indptr),
                 "src": host(block.src),
                 "edge_ids": None if block.edge_ids is None else host(block.edge_ids),
+                "weights": None if block.weights is None else host(block.weights),
             }
             for block in sample.blocks
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -142,11 +143,11 @@ class Owned:
 
     def __init__(self, session: CudaSession, buffer: Any, count: int):
         self._session, self._buffer, self._count = session, buffer, count
-        self._consumers: set[int] = set()  # streams that may still work on it when it is dropped
+        self._consumers: dict[int, object] = {}  # streams that may still work on it when it is dropped
 
-    def used_on(self, stream_handle: int) -> None:
-        """Remember a consumer's stream: the memory is not reused before what it has queued."""
-        self._consumers.add(stream_handle)
+    def used_on(self, stream_handle: int, keep: object = None) -> None:
+        """Remember a consumer's stream (and its owner): the memory is not reused before what it has queued."""
+        self._consumers[stream_handle] = keep
 
     def __del__(self) -> None:
         if not sys.is_finalizing():  # then the driver takes everything back at once
@@ -169,7 +170,6 @@ class CudaSession:
         self.budget = budget or DeviceBudget(device.memory_bytes()[1])
         device.device.set_current()
         self.stream = _guard(device.device.create_stream, "stream")
-        self._staged: list[tuple[Any, npt.NDArray[Any]]] = []  # uploads whose source must live until the event
 
     @property
     def block_threads(self) -> int:
@@ -211,10 +211,11 @@ class CudaSession:
             ) from error
         return DeviceArray(int(buffer.handle), shape, dtype, Owned(self, buffer, count), self)
 
-    def free(self, buffer: Any, count: int, consumers: set[int]) -> None:
+    def free(self, buffer: Any, count: int, consumers: Iterable[int]) -> None:
         """Give memory back in stream order, after what consumers' streams have queued."""
-        for handle in consumers - {self.stream_handle}:
-            self.order_after(handle)
+        for handle in consumers:
+            if handle != self.stream_handle:
+                self.order_after(handle)
         buffer.close(self.stream)
         self.budget.give(count)
 
@@ -283,7 +284,8 @@ class CudaSession:
         """Make later work of a consumer's stream wait for ``event``, or for all that is queued here."""
         from cuda.bindings import driver
 
-        (status,) = driver.cuStreamWaitEvent(stream_handle, (event or self.record()).handle, 0)
+        event = event or self.record()  # a name of its own: the handle does not keep the event alive
+        (status,) = driver.cuStreamWaitEvent(stream_handle, event.handle, 0)
         _check(status, "the consumer's wait for a batch")
 
     def order_after(self, stream_handle: int) -> None:
@@ -300,11 +302,8 @@ class CudaSession:
         _guard(self.stream.sync, f"work on {self.device.name}")
 
     def close(self) -> None:
-        """Wait, and give the stream back."""
-        try:
-            self.synchronize()
-        finally:
-            self.stream.close()
+        """Wait for all work. The stream goes with the last array that is freed on it."""
+        self.synchronize()
 
     def _copy_bytes(self, to: int, source: int, count: int) -> None:
         from cuda.bindings import driver

@@ -227,6 +227,10 @@ class Engine:
             batch = batch.pin_memory()
         return batch if self.options.device is None else batch.to(self.options.device, self.options.pin_memory)
 
+    def deliver(self, batch: Batch) -> Batch:
+        """Finish a batch in the thread that takes it; a device hands over on that thread's stream here."""
+        return batch
+
     def close(self) -> None:
         """Give files, threads and memory back."""
         self.table_set.close()

@@ -82,7 +82,9 @@ class Loader(IterableDataset[Batch]):
     dtype : torch.dtype, optional
         Floating point type of the rows in a batch; by default the table's.
     device : torch.device or str, optional
-        Where batches are delivered.
+        Where batches are delivered. With ``"cuda"`` they are also sampled, planned and cached there.
+    device_budget : int or str, optional
+        With ``device="cuda"``: device memory for everything this loader holds; by default 80 % of what is free.
     pin_memory : bool
         Deliver through page-locked memory.
     prefetch : int
@@ -144,6 +146,7 @@ class Loader(IterableDataset[Batch]):
         uneven: Uneven = "pad",
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
+        device_budget: int | str | None = None,
         pin_memory: bool = False,
         prefetch: int = 2,
         in_order: bool = True,
@@ -184,6 +187,7 @@ class Loader(IterableDataset[Batch]):
             uneven=uneven,
             dtype=dtype,
             device=None if device is None else torch.device(device),
+            device_budget=optional_bytes(device_budget, "device_budget"),
             pin_memory=pin_memory,
             threads=len(os.sched_getaffinity(0)) if threads is None else threads,
             progress=progress,
@@ -258,7 +262,8 @@ class Loader(IterableDataset[Batch]):
             _INHERITED.append(self._engine)
             self._engine, self._active = None, None
         if self._engine is None:
-            self._engine = Engine(self.dataset, self.sampler, self.options, self.seeds, self.order(0), self.trace)
+            kind = _engine_kind(self.options.device)
+            self._engine = kind(self.dataset, self.sampler, self.options, self.seeds, self.order(0), self.trace)
         return self._engine
 
     def __iter__(self) -> LoaderIterator:
@@ -402,6 +407,7 @@ class LoaderIterator:
             lambda seeds: engine.sample(seeds, epoch),
             lambda fetched: engine.make_batch(fetched, epoch),
         )
+        self._deliver = engine.deliver
         self._ended: str | None = None
         loader._epochs += 1
         loader._stages = self._run.run.channels
@@ -421,7 +427,7 @@ class LoaderIterator:
         begin = time.perf_counter()
         try:
             with self._loader.trace.span("wait for batch"):
-                batch = next(self._run)
+                batch = self._deliver(next(self._run))
         except StopIteration:
             self._finish()
             raise
@@ -465,7 +471,8 @@ class LoaderIterator:
             self._progress.stop()  # type: ignore[union-attr]
 
 
-def _as_seeds(dataset: Dataset, split: str | None, seeds: Tensor | Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+            kind = _engine_kind(self.options.device)
+            self._engine = kind(self.dataset, self.sampler, self.options, self.seeds, self.order(0), self.trace)
     if split is not None:
         if len(dataset.node_types) == 1:
             return {dataset.node_types[0]: dataset.split(split)}
@@ -474,11 +481,22 @@ def _as_seeds(dataset: Dataset, split: str | None, seeds: Tensor | Mapping[str, 
             raise ConfigError(f"split must be one that a node type has (got {split!r})")
         return found
     if isinstance(seeds, Mapping):
-        return dict(seeds)
+        return {ntype: _on_host(ids) for ntype, ids in seeds.items()}
     assert seeds is not None
+    seeds = _on_host(seeds)
     if len(dataset.node_types) > 1:
         raise ConfigError(f"seeds must be given by node type where a graph has several (has {dataset.node_types})")
     return {dataset.node_types[0]: seeds}
+
+
+def _on_host(seeds: Any) -> Tensor:
+    if isinstance(seeds, Tensor) and not seeds.is_cuda:
+        return seeds
+    if hasattr(seeds, "__cuda_array_interface__"):
+        from gids.cuda.interop import seeds_to_host
+
+        return seeds_to_host(seeds)
+    return torch.as_tensor(seeds)
 
 
 def _rank_and_world(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -40,6 +40,7 @@ class LoaderOptions:
     uneven: Uneven
     dtype: torch.dtype | None
     device: torch.device | None
+    device_budget: int | None
     pin_memory: bool
     threads: int
     progress: bool

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gids.errors import ConfigError
 
-ENGINES = ("auto", "uring", "pread", "mmap", "memory", "nvme")
+ENGINES = ("auto", "uring", "pread", "mmap", "memory", "nvme", "gds")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class StorageOptions:
     engine : str
         ``"auto"`` takes ``uring`` where the kernel allows it and ``pread`` elsewhere. ``"mmap"`` is the baseline that
         leaves everything to the page cache; ``"memory"`` loads the whole table and measures everything but the device;
-        ``"nvme"`` reads drives that :mod:`gids.nvme` has opened.
+        ``"nvme"`` reads drives that :mod:`gids.nvme` has opened; ``"gds"`` reads into GPU
+        memory (``device="cuda"`` only).
     queue_depth : int or None
         Requests in flight; None takes what :func:`gids.storage.load_curve` found best.
     threads : int

@@ -174,6 +174,10 @@ class RowReader:
 
 
 def _choose_engine(wanted: str) -> tuple[str, str]:
+    if wanted == "gds":
+        raise ConfigError(
+            "engine 'gds' reads into GPU memory and needs a loader with device='cuda' (got a host reader)"
+        )
     if wanted != "auto":
         return wanted, "asked for"
     refusal = engine_availability()["uring"]

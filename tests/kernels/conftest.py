@@ -1,5 +1,6 @@
 """Fixtures for running device code lane by lane on the CPU."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -13,9 +14,16 @@ UNDER_TSAN = "GIDS_SIMT_SANITIZE" in os.environ
 
 
 @pytest.fixture(scope="session")
-def simt():
+def simt(request):
     """Give the entry points, built plain, or with the sanitizer named by GIDS_SIMT_SANITIZE in its own process."""
-    return runner.Simt(runner.build(os.environ.get("GIDS_SIMT_SANITIZE", "")))
+    sanitize = os.environ.get("GIDS_SIMT_SANITIZE", "")
+    machine = runner.Simt(runner.build(sanitize))
+    yield machine
+    if not request.session.testsfailed:  # what `gids status` reports as run lane by lane
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        record = runner.ROOT / "build" / "evidence" / f"lanes-{sanitize or 'plain'}-{worker}.json"
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.write_text(json.dumps(sorted(machine.launched)))
 
 
 #: Threads of a block, and the seed of the interleaving. Blocks below a warp and odd ones are legal, too.

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from gids.cuda.layers import device_sampler
 from gids.cuda.sampling import CudaNeighborSampler, NodeNumbers, PinnedTopology, as_numpy
 from gids.errors import ConfigError
-from gids.sampling import NeighborSampler, Relation, SampleKey, Topology
+from gids.sampling import LadiesSampler, NeighborSampler, Relation, SampleKey, ShadowSampler, Topology
 
 
 def random_topology(seed, nodes=300, index_dtype=np.int32, hub=True):
@@ -26,7 +27,8 @@ def hetero_topology(seed):
     for i, (src, dst) in enumerate([("author", "paper"), ("paper", "author"), ("paper", "paper")]):
         indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 9, sizes[dst]))])
         ids = rng.permutation(indptr[-1]) if i == 1 else None
-        relations[(src, f"r{i}", dst)] = Relation(indptr, rng.integers(0, sizes[src], indptr[-1]), ids)
+        weights = (rng.random(indptr[-1]) * rng.integers(0, 3, indptr[-1])).astype(np.float32)
+        relations[(src, f"r{i}", dst)] = Relation(indptr, rng.integers(0, sizes[src], indptr[-1]), ids, weights)
     return Topology(sizes, relations)
 
 
@@ -40,7 +42,7 @@ def assert_same(session, device, cpu):
     for mine, theirs in zip(got["blocks"], cpu.blocks, strict=True):
         assert mine["num_src"] == theirs.num_src
         assert mine["num_dst"] == theirs.num_dst
-        for field in ("indptr", "src", "edge_ids"):
+        for field in ("indptr", "src", "edge_ids", "weights"):
             if getattr(theirs, field) is None:
                 assert mine[field] is None
                 continue
@@ -75,6 +77,30 @@ def test_heterogeneous_with_edge_ids(session):
         key,
     )
     assert_same(session, device, sampler.sample(topology, {k: torch.from_numpy(v) for k, v in seeds.items()}, key))
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        NeighborSampler([3, 4], weights=True, edge_ids=True),
+        NeighborSampler([5, -1], weights=True),
+        NeighborSampler([3, 4], weights=True, replace=True),
+        ShadowSampler([3, 2], edge_ids=True),
+        ShadowSampler([2, 2], weights=True),
+        LadiesSampler([30, 20], edge_ids=True),
+        LadiesSampler([500, 1], weights=True),
+        LadiesSampler([25, 10, 5], weights=True, edge_ids=True),
+    ],
+    ids=lambda sampler: f"{type(sampler).__name__}-{'weighted' if sampler.weights else 'plain'}",
+)
+def test_other_samplers(session, sampler):
+    topology = hetero_topology(session.block_threads)
+    seeds = {"paper": np.array([5, 3, 5, 119, 40]), "author": np.arange(7)}
+    key = SampleKey(9, 1, 4)
+    device = device_sampler(sampler).sample(
+        session, PinnedTopology(topology, session), {n: session.upload(ids) for n, ids in seeds.items()}, key
+    )
+    assert_same(session, device, sampler.sample(topology, {n: torch.from_numpy(ids) for n, ids in seeds.items()}, key))
 
 
 def test_numbering_grows_and_keeps_earlier_numbers(session):

@@ -60,6 +60,13 @@ Context*& current_context() {
     return current;
 }
 
+// For tests: count calls from here on; forget an error that a real context would keep until the process ends.
+STANDIN_API void gids_standin_forget_calls() {
+    const std::lock_guard<std::mutex> lock(standin::fault_mutex);
+    standin::calls.clear();
+}
+STANDIN_API void gids_standin_recover() { standin::set_sticky(CUDA_SUCCESS); }
+
 STANDIN_API CUresult cuInit(unsigned flags) {
     ENTER(cuInit);
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;

@@ -55,11 +55,14 @@ struct Stream {
     }
 };
 
-struct Event {
+struct EventState {
     std::mutex mutex;
     std::condition_variable changed;
     uint64_t recorded = 0, reached = 0;  // guarded by mutex; how often cuEventRecord was called, and came to pass
     std::chrono::steady_clock::time_point time;
+};
+struct Event {  // queued work may outlive the handle, as it may with the real driver
+    std::shared_ptr<EventState> state = std::make_shared<EventState>();
 };
 
 namespace {
@@ -82,16 +85,16 @@ bool is_live(CUstream stream) {
 }
 
 struct Mark {
-    CUevent event;
+    std::shared_ptr<EventState> event;
     uint64_t number;
 };
-void wait_for(Mark mark) {
+void wait_for(const Mark& mark) {
     std::unique_lock<std::mutex> lock(mark.event->mutex);
     mark.event->changed.wait(lock, [&] { return mark.event->reached >= mark.number; });
 }
 Mark latest(CUevent event) {
-    const std::lock_guard<std::mutex> lock(event->mutex);
-    return {event, event->recorded};
+    const std::lock_guard<std::mutex> lock(event->state->mutex);
+    return {event->state, event->state->recorded};
 }
 
 CUresult create(CUstream* out, unsigned flags, int priority) {
@@ -153,6 +156,7 @@ STANDIN_API CUresult cuStreamQuery(CUstream stream) {
 }
 STANDIN_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
     ENTER(cuStreamWaitEvent);
+    if (!is_live(stream)) return CUDA_ERROR_INVALID_HANDLE;
     standin::enqueue(stream, [mark = latest(event)] { wait_for(mark); });
     return CUDA_SUCCESS;
 }
@@ -189,22 +193,22 @@ STANDIN_API CUresult cuEventCreate(CUevent* out, unsigned) {
 }
 STANDIN_API CUresult cuEventDestroy_v2(CUevent event) {
     ENTER(cuEventDestroy);
-    wait_for(latest(event));  // queued marks still point at it
     delete event;
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuEventRecord(CUevent event, CUstream stream) {
     ENTER(cuEventRecord);
-    uint64_t number;
+    if (!is_live(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    Mark mark{event->state, 0};
     {
-        const std::lock_guard<std::mutex> lock(event->mutex);
-        number = ++event->recorded;
+        const std::lock_guard<std::mutex> lock(mark.event->mutex);
+        mark.number = ++mark.event->recorded;
     }
-    standin::enqueue(stream, [=] {
-        const std::lock_guard<std::mutex> lock(event->mutex);
-        event->reached = number;
-        event->time = std::chrono::steady_clock::now();
-        event->changed.notify_all();
+    standin::enqueue(stream, [mark] {
+        const std::lock_guard<std::mutex> lock(mark.event->mutex);
+        mark.event->reached = mark.number;
+        mark.event->time = std::chrono::steady_clock::now();
+        mark.event->changed.notify_all();
     });
     return CUDA_SUCCESS;
 }
@@ -215,13 +219,13 @@ STANDIN_API CUresult cuEventSynchronize(CUevent event) {
 }
 STANDIN_API CUresult cuEventQuery(CUevent event) {
     ENTER(cuEventQuery);
-    const std::lock_guard<std::mutex> lock(event->mutex);
-    return event->reached >= event->recorded ? standin::sticky() : CUDA_ERROR_NOT_READY;
+    const std::lock_guard<std::mutex> lock(event->state->mutex);
+    return event->state->reached >= event->state->recorded ? standin::sticky() : CUDA_ERROR_NOT_READY;
 }
 STANDIN_API CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent from, CUevent to) {
     ENTER(cuEventElapsedTime);
     wait_for(latest(from));
     wait_for(latest(to));
-    *milliseconds = std::chrono::duration<float, std::milli>(to->time - from->time).count();
+    *milliseconds = std::chrono::duration<float, std::milli>(to->state->time - from->state->time).count();
     return CUDA_SUCCESS;
 }

@@ -19,6 +19,7 @@ def cubins():
     return nvrtc.compile_all()
 
 
+@pytest.mark.timeout(900)  # 7 builds; about 15 s on two quiet cores
 @pytest.mark.xdist_group("nvrtc")
 class TestCompileTable:
     def test_cubins_are_elf_files_for_their_architecture(self, cubins):

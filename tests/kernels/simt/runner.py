@@ -77,6 +77,7 @@ class Simt:
     RED_BYTES = 64
 
     def __init__(self, library: Path):
+        self.launched: set[str] = set()  # entry points that ran to their end
         self._library = ctypes.CDLL(str(library))
         self._library.gids_simt_names.restype = ctypes.c_char_p
         self.names: list[str] = self._library.gids_simt_names().decode().split()
@@ -122,6 +123,7 @@ class Simt:
         )
         if status:
             raise LaunchError(f"{name}: {error.value.decode()}")
+        self.launched.add(name)
         red = self.RED_BYTES
         for value, memory, _ in guarded.values():
             if (memory[:red] != 0xA5).any() or (memory[red + value.nbytes :] != 0xA5).any():

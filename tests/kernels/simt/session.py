@@ -44,7 +44,6 @@ class SimtSession:
 
     def __init__(self, simt: Simt, block_threads: int = 64, seed: int = 0, max_blocks: int = 8):
         self._simt, self.block_threads, self._seed, self._max_blocks = simt, block_threads, seed * 1000003, max_blocks
-        self.launched: set[str] = set()
         self._damage: list[str] = []
 
     def empty(self, shape, dtype):
@@ -80,7 +79,6 @@ class SimtSession:
             for a in arguments
         ]
         self._seed += 1
-        self.launched.add(kernel)
         # Fewer blocks than would cover the items: entry points must loop.
         self._simt.launch(kernel, min(blocks, self._max_blocks), self.block_threads, *values, seed=self._seed)
         assert not self._damage, self._damage

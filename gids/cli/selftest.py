@@ -1,0 +1,54 @@
+"""``gids selftest``: does this device do what the CPU does? Run it first on a new machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("--device", default="cuda", help="cuda or cuda:N (default: cuda)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--evidence", type=Path, help="also write the results to this directory, for `gids status`")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run every check and print a table; the exit code is 1 if one failed."""
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from gids.cuda.selftest import Result, run_selftest
+    from gids.errors import ConfigError
+
+    device = torch.device(args.device)
+    if device.type != "cuda":
+        raise ConfigError(f"device must be cuda or cuda:N (got {args.device!r})")
+    console = Console()
+    words = {True: "passed", False: "FAILED", None: "not run"}
+
+    def show(result: Result) -> None:
+        if not args.json:
+            console.print(f"{words[result.passed]:8} {result.name} ({result.seconds:.1f} s)", highlight=False)
+
+    name, results = run_selftest(device.index or 0, show)
+    passed = all(result.passed is not False for result in results)
+    record = {"device": name, "passed": passed, "results": [asdict(result) for result in results]}
+    if args.evidence is not None:
+        args.evidence.mkdir(parents=True, exist_ok=True)
+        kind = "standin" if "stand-in" in name else "hardware"
+        (args.evidence / f"selftest-{kind}.json").write_text(json.dumps(record, indent=1))
+    if args.json:
+        print(json.dumps(record, indent=1))
+        return 0 if passed else 1
+    table = Table(title=f"gids selftest on {name}")
+    for head in ("check", "result", "what"):
+        table.add_column(head)
+    for result in results:
+        table.add_row(result.name, words[result.passed], result.detail)
+    console.print(table)
+    console.print(f"{sum(result.passed is True for result in results)} of {len(results)} checks passed on {name}")
+    return 0 if passed else 1

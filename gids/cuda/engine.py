@@ -1,0 +1,293 @@
+"""The loader's engine on a CUDA device: sampling, planning and gathering there, batches handed over by DLPack."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Hashable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gids._native import ThreadPool
+from gids.cuda.array import DeviceArray
+from gids.cuda.gds import GdsReader, gds_availability
+from gids.cuda.interop import to_torch, torch_device
+from gids.cuda.layers import device_sampler
+from gids.cuda.sampling import (
+    CudaSampler,
+    DeviceBlock,
+    DeviceSample,
+    PinnedTopology,
+    pin_topology,
+    unpin_topology,
+)
+from gids.cuda.session import CudaSession, DeviceBudget, open_device
+from gids.cuda.store import CudaFeatureStore
+from gids.dataset import Dataset
+from gids.errors import ConfigError
+from gids.loader.batch import Batch, map_tensors
+from gids.loader.buffers import BufferPool
+from gids.loader.engine import Engine, Sampled, Sampler
+from gids.loader.grouping import BudgetGroups
+from gids.loader.memory import Allotment, Fixed, allot
+from gids.loader.options import LoaderOptions
+from gids.loader.pipeline import Fetched, Work
+from gids.loader.seeds import SeedBatch, SeedOrder
+from gids.loader.stores import TableSet, TableStore, split_staging
+from gids.loader.trace import Trace
+from gids.sampling import Block, Sample, SampleKey
+from gids.storage import RowReader, StorageOptions
+from gids.table import RowTable
+from gids.units import format_bytes
+
+#: Of the device's free memory, where the user gives no budget.
+DEFAULT_SHARE = 0.8
+#: Scratch of the planner for one row of a group: sort buffers, flags, ranks, locations.
+PLAN_ROW_BYTES = 192
+#: Scratch that does not grow: class counts of the policies, small arrays.
+FIXED_SCRATCH_BYTES = 4 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Undelivered:
+    """A batch whose arrays are still the device's own; becomes tensors in the thread that takes it."""
+
+    fetched: Fetched
+    epoch: int
+
+
+class CudaTableStore(TableStore):
+    """Rows of one table for the pipeline, gathered on the device."""
+
+    store: Any  # a CudaFeatureStore, with the same verbs
+
+    def plan(self, batches: list[Any], lookahead: list[Any]) -> Any:
+        """Plan a group; moves no bytes."""
+        plan = self.store.plan_group(batches, lookahead)
+        self.groups.learn(self.key, plan.counters.requests, plan.counters.disk)
+        if self.recorded is not None:
+            self.recorded.extend(torch.from_numpy(self.store.fetch.download(rows)) for rows in batches)
+        return plan
+
+    def gather(self, pending: Any, batch: int) -> Any:
+        """Queue the gather of one batch; waits for the disk, not for the device."""
+        return self.store.gather(pending, batch, self.dtype)
+
+    def close(self) -> None:
+        """Give files and memory back."""
+        with ExitStack() as stack:
+            stack.callback(self.reader.close)
+            stack.callback(self.store.close)
+
+
+def open_reader(table: RowTable, storage: StorageOptions, pool: ThreadPool) -> tuple[RowReader | GdsReader, str]:
+    """Open a table with the engine asked for, or with ``gds`` where it works; gives the reason too."""
+    if storage.engine == "gds":
+        reader = GdsReader(table, storage.max_io_bytes)
+        return reader, f"asked for{'; ' + reader.notes if reader.notes else ''}"
+    if storage.engine == "auto":
+        refusal = gds_availability()
+        if not refusal:
+            return GdsReader(table, storage.max_io_bytes), "cuFile offers GPUDirect Storage"
+        host = RowReader(table, storage, pool)
+        return host, f"gds cannot be used: {refusal}; {host.engine_reason}, copied through pinned staging"
+    host = RowReader(table, storage, pool)
+    return host, f"{host.engine_reason}, copied through pinned staging"
+
+
+class CudaEngine(Engine):
+    """Opens what a loader needs on a device and makes the batches; knows nothing of epochs."""
+
+    def __init__(
+        self, dataset: Dataset, sampler: Sampler, options: LoaderOptions, profile: SeedOrder, trace: Trace
+    ) -> None:
+        assert options.device is not None
+        self.device = open_device(options.device.index or 0)
+        free, _ = self.device.memory_bytes()
+        limit = int(free * DEFAULT_SHARE) if options.device_budget is None else options.device_budget
+        self.budget = DeviceBudget(limit, "device_budget")
+        self.sampling = CudaSession(self.device, self.budget)
+        self.planning = CudaSession(self.device, self.budget)
+        self.fetching = CudaSession(self.device, self.budget)
+        self.target = torch_device(self.fetching)
+        self._sampling_lock = threading.Lock()
+        self._pinned: PinnedTopology | None = None
+        #: Why a stage is not on the device, and which storage engine each table has.
+        self.notes: dict[str, str] = {}
+        try:
+            super().__init__(
+                dataset, sampler, dataclasses.replace(options, device=None, pin_memory=False), profile, trace
+            )
+        except BaseException:
+            self._close_sessions()
+            raise
+        self.labels = {ntype: labels.to(self.target) for ntype, labels in self.labels.items()}
+
+    def _device_sampler(self) -> CudaSampler | None:
+        """Give the sampler for the device, or None with a note why this one runs on the CPU."""
+        sampler, reason = device_sampler(self.sampler), ""
+        if sampler is None:
+            reason = f"{type(self.sampler).__name__} has no kernels"
+        elif self.edge_tables:
+            reason = "edge features are numbered on the CPU"
+        elif any(
+            callable(part) for r in self.topology.relations.values() for part in (r.indices, r.edge_ids, r.weights)
+        ):
+            reason = "neighbours are read from disk"
+        if reason:
+            self.notes["sampling"] = f"on the CPU: {reason}"
+            return None
+        return sampler
+
+    def sample(self, seeds: SeedBatch, epoch: int) -> Work:
+        """Sample one batch, and give its rows on the device."""
+        with self._sampling_lock:
+            self.sampling.enter()
+            sampler = self._device_sampler()
+            if sampler is None:
+                work = super().sample(seeds, epoch)
+                rows: dict[Hashable, Any] = {key: self.sampling.upload(ids.numpy()) for key, ids in work.rows.items()}
+                return Work(work.payload, rows, work.size_bytes)
+            self._pinned = self._pinned or pin_topology(self.topology, self.sampling)
+            key = SampleKey(self.options.seed, epoch, seeds.global_index)
+            given = {ntype: self.sampling.upload(ids.numpy()) for ntype, ids in seeds.seeds.items()}
+            sample: Any = sampler.sample(self.sampling, self._pinned, given, key)
+            self.sampling.synchronize()  # other streams use it from here on
+            return Work(
+                Sampled(seeds, sample),
+                {pair: sample.input_nodes[pair[0]] for pair in self.node_tables},
+                _device_bytes(sample),
+            )
+
+    def _allot(self, sample_bytes: int) -> Allotment:
+        options, pipeline = self.options, self.options.pipeline
+        rows = sum(need.rows for need in self.demand.values()) * pipeline.max_group
+        scratch = rows * PLAN_ROW_BYTES + FIXED_SCRATCH_BYTES + 4 * sample_bytes
+        try:
+            on_device = allot(
+                self.budget.limit - scratch,
+                Fixed(sample_bytes=sample_bytes),
+                self.demand,
+                window=pipeline.window,
+                max_group=pipeline.max_group,
+                prefetch=pipeline.prefetch,
+                groups_in_flight=pipeline.groups_in_flight,
+                cache_bytes=options.cache_bytes,
+                host_bytes=0,
+                group_bytes=options.group_bytes,
+            )
+        except ConfigError as error:
+            raise ConfigError(
+                f"device_budget must also hold {format_bytes(scratch)} of scratch for planning: {error}"
+            ) from error
+        on_host = {
+            "topology": self._topology_bytes(),
+            "labels": sum(labels.nbytes for labels in self.labels.values()),
+            "staging": options.storage.staging_bytes if self.tables else 0,
+            "pinned rows": on_device.groups,
+            "host buffer": options.host_bytes or 0,
+        }
+        if options.budget is not None and sum(on_host.values()) > options.budget:
+            listed = ", ".join(f"{name} {format_bytes(value)}" for name, value in on_host.items() if value)
+            raise ConfigError(
+                f"budget must be at least {format_bytes(sum(on_host.values()))}: {listed} "
+                f"(got {format_bytes(options.budget)})"
+            )
+        return dataclasses.replace(
+            on_device,
+            budget=self.budget.limit,
+            staging=on_host["staging"],
+            topology=on_host["topology"],
+            labels=on_host["labels"],
+            host_buffer=options.host_bytes or 0,
+        )
+
+    def _open(self) -> TableSet:
+        options, demand = self.options, self.demand
+        in_flight = options.pipeline.groups_in_flight
+        weight = {key: max(1, need.rows * need.row_bytes) for key, need in demand.items()}
+        total = sum(weight.values())
+        limits = {key: self.allotment.groups * weight[key] // total for key in self.tables}
+        grouping = BudgetGroups({key: (self.tables[key].row_bytes, limits[key] // in_flight) for key in self.tables})
+        stores: dict[Hashable, TableStore] = {}
+        opened = TableSet(stores, grouping)
+        try:
+            for key, table in self.tables.items():
+                share = weight[key] / total
+                reader, self.notes[table.name] = open_reader(table, split_staging(options.storage, share), self.pool)
+                slot_bytes = table.row_bytes + demand[key].slot_overhead_bytes
+                store: Any = CudaFeatureStore(
+                    table,
+                    reader,
+                    self.planning,
+                    self.fetching,
+                    cache_rows=min(int(self.allotment.cache * share) // slot_bytes, table.num_rows),
+                    policy=options.policy,
+                    window=options.pipeline.window,
+                    seed=options.seed,
+                )
+                floating = options.dtype is not None and table.torch_dtype.is_floating_point
+                dtype = options.dtype if options.dtype is not None and floating else table.torch_dtype
+                any_reader: Any = reader
+                stores[key] = CudaTableStore(
+                    key, store, any_reader, dtype, limits[key], BufferPool(0), grouping, [] if options.record else None
+                )
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def make_batch(self, fetched: Fetched, epoch: int) -> Any:
+        """Keep the arrays as they are: tensors are made in the thread that takes the batch, on its stream."""
+        return Undelivered(fetched, epoch)
+
+    def deliver(self, batch: Any) -> Batch:
+        """Hand a batch over to the calling thread's current stream."""
+        fetched, payload = batch.fetched, batch.fetched.work.payload
+        if isinstance(payload.sample, DeviceSample):
+            payload = dataclasses.replace(payload, sample=self._to_sample(payload.sample))
+        elif self.target.type != "cpu":
+            payload = map_tensors(payload, lambda tensor: tensor.to(self.target, non_blocking=True))
+        rows = {key: to_torch(array, self.target) for key, array in fetched.rows.items()}
+        work = dataclasses.replace(fetched.work, payload=payload)
+        return super().make_batch(Fetched(work, rows), batch.epoch)
+
+    def _to_sample(self, sample: DeviceSample) -> Sample:
+        def share(arrays: Mapping[Any, DeviceArray]) -> dict[Any, Tensor]:
+            return {name: to_torch(array, self.target) for name, array in arrays.items()}
+
+        def block(layer: DeviceBlock) -> Block:
+            ids = None if layer.edge_ids is None else share(layer.edge_ids)
+            weights = None if layer.weights is None else share(layer.weights)
+            return Block(layer.num_src, layer.num_dst, share(layer.indptr), share(layer.src), ids, weights)
+
+        return Sample(
+            share(sample.seeds), share(sample.input_nodes), [block(layer) for layer in sample.blocks],
+            share(sample.seed_rows),
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Give files, threads and memory back."""
+        with ExitStack() as stack:
+            stack.callback(self._close_sessions)
+            stack.callback(super().close)
+
+    def _close_sessions(self) -> None:
+        with ExitStack() as stack:
+            if self._pinned is not None:
+                stack.callback(unpin_topology, self._pinned)
+                self._pinned = None
+            for session in (self.sampling, self.planning, self.fetching):
+                stack.callback(session.close)
+            self.sampling.enter()
+
+
+def _device_bytes(sample: DeviceSample) -> int:
+    total = sum(array.nbytes for arrays in (sample.input_nodes, sample.seed_rows) for array in arrays.values())
+    for block in sample.blocks:
+        for arrays in (block.indptr, block.src, block.edge_ids or {}):
+            total += sum(array.nbytes for array in arrays.values())
+    return total

@@ -1,0 +1,201 @@
+"""LADIES and ShaDow on a device, bit for bit as on the CPU; and which sampler of the CPU has one on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gids.cuda.array import DeviceArray
+from gids.cuda.passes import compact, full, sort_pairs
+from gids.cuda.sampling import (
+    CudaNeighborSampler,
+    CudaSampler,
+    DeviceBlock,
+    DeviceEdges,
+    Hop,
+    NodeNumbers,
+    Part,
+    random_key,
+    sizes,
+)
+from gids.cuda.session import Session
+from gids.sampling import LadiesSampler, NeighborSampler, SampleKey, ShadowSampler, Topology
+from gids.sampling.sample import EdgeType
+
+_LAYER = 2  # Stream::kLayer of kernels/philox.cuh
+_TIME_LIMIT = 1 << 63  # times are doubles that are not negative: their bits sort as integers
+
+
+class CudaShadowSampler(CudaNeighborSampler):
+    """A sampled neighbourhood with every edge of the graph between its nodes."""
+
+    def _blocks(
+        self,
+        session: Session,
+        graph: Topology,
+        hops: Mapping[EdgeType, Hop],
+        numbers: dict[str, NodeNumbers],
+        key: SampleKey,
+    ) -> list[DeviceBlock]:
+        super()._blocks(session, graph, hops, numbers, key)  # numbers the neighbourhood
+        num_dst = sizes(numbers)
+        parts: dict[EdgeType, Part] = {}
+        for etype, hop in hops.items():
+            edges = hop.choose(numbers[etype[2]].nodes, num_dst[etype[2]], -1)
+            found, count = numbers[etype[0]].find(edges.src), len(edges.src)
+            flags = session.empty(count, np.int64)
+            if count:
+                session.launch("flag_numbered", count, found, np.int64(count), flags)
+            kept, _ = hop.keep(edges, flags, found)
+            parts[etype] = (kept.begins, kept.src, hop.name(kept.positions) if self.edge_ids else kept.positions)
+        return [self._block(numbers, num_dst, parts)]
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """The in-edges of one relation with the part of its destination that each carries."""
+
+    edges: DeviceEdges
+    candidate: DeviceArray
+    part: DeviceArray
+    whole: DeviceArray
+    num_dst: int
+
+
+def mass_bits(rows: int) -> int:
+    """Compute ``mass_bits()`` of kernels/ladies.cuh."""
+    bits = 62
+    while bits > 0 and rows >> (62 - bits) > 0:
+        bits -= 1
+    return bits
+
+
+class CudaLadiesSampler(CudaSampler):
+    """Samples on a device what :class:`gids.sampling.LadiesSampler` samples on the CPU."""
+
+    def __init__(self, sampler: LadiesSampler):
+        self.sizes = sampler.sizes
+        self.edge_ids = sampler.edge_ids
+        self.weighted = sampler.weights
+
+    def _blocks(
+        self,
+        session: Session,
+        graph: Topology,
+        hops: Mapping[EdgeType, Hop],
+        numbers: dict[str, NodeNumbers],
+        key: SampleKey,
+    ) -> list[DeviceBlock]:
+        blocks = []
+        for number, size in enumerate(reversed(self.sizes)):
+            num_dst = sizes(numbers)
+            candidates = {ntype: NodeNumbers(session) for ntype in numbers}
+            found = {
+                etype: self._collect(session, hop, numbers[etype[2]].nodes, num_dst[etype[2]], candidates[etype[0]])
+                for etype, hop in hops.items()
+            }
+            bits = mass_bits(sum(num_dst[etype[2]] for etype in hops))
+            masses = {ntype: full(session, numbering.size, 0) for ntype, numbering in candidates.items()}
+            for etype, part in found.items():
+                if len(part.candidate):
+                    session.launch(
+                        "ladies_masses", part.num_dst, part.edges.begins, np.int64(part.num_dst), part.part, part.whole,
+                        part.candidate, np.int32(bits), masses[etype[0]], lanes=8,
+                    )  # fmt: skip
+            chosen, kept, total = {}, {}, {}
+            for t, (ntype, numbering) in enumerate(candidates.items()):
+                words = random_key(key, number, t, _LAYER)
+                chosen[ntype], kept[ntype], total[ntype] = _choose(
+                    session, numbering, masses[ntype], size, words, graph.num_nodes[ntype]
+                )
+                own = numbering.find(numbers[ntype].nodes[: num_dst[ntype]])
+                if len(own) and numbering.size:  # destinations are sources in any case
+                    session.launch("mark_items", len(own), own, np.int64(len(own)), kept[ntype])
+            parts: dict[EdgeType, Part] = {}
+            weights: dict[EdgeType, DeviceArray] = {}
+            for etype, hop in hops.items():
+                src = etype[0]
+                parts[etype], weights[etype] = self._keep(
+                    session, hop, found[etype], kept[src], masses[src], total[src], max(chosen[src], 1), numbers[src]
+                )
+            blocks.append(self._block(numbers, num_dst, parts, weights))
+        return blocks[::-1]
+
+    def _collect(
+        self, session: Session, hop: Hop, nodes: DeviceArray, num_dst: int, candidates: NodeNumbers
+    ) -> _Candidates:
+        edges = hop.choose(nodes, num_dst, -1)
+        count = len(edges.src)
+        part, whole = session.empty(count, np.uint64), session.empty(num_dst, np.uint64)
+        if num_dst:
+            factors = hop.weights if self.weighted else None
+            session.launch(
+                "ladies_parts", num_dst, factors, edges.begins, edges.positions, np.int64(num_dst), part, whole, lanes=8
+            )
+        return _Candidates(edges, candidates.add(edges.src), part, whole, num_dst)
+
+    def _keep(
+        self,
+        session: Session,
+        hop: Hop,
+        found: _Candidates,
+        kept: DeviceArray,
+        masses: DeviceArray,
+        total: DeviceArray,
+        chosen: int,
+        numbers: NodeNumbers,
+    ) -> tuple[Part, DeviceArray]:
+        count = len(found.candidate)
+        flags = session.empty(count, np.int64)
+        if count:
+            session.launch("ladies_flag", count, found.candidate, found.part, kept, np.int64(count), flags)
+        edges, before = hop.keep(found.edges, flags, found.edges.src)
+        weights = session.empty(len(edges.src), np.float32)
+        if len(edges.src):
+            session.launch(
+                "ladies_weights", found.num_dst, found.edges.begins, np.int64(found.num_dst), flags, before,
+                found.candidate, found.part, found.whole, masses, total, np.int64(chosen), weights,
+            )  # fmt: skip
+        ids = hop.name(edges.positions) if self.edge_ids else edges.positions
+        return (edges.begins, numbers.add(edges.src), ids), weights
+
+
+def _choose(
+    session: Session, candidates: NodeNumbers, masses: DeviceArray, size: int, words: tuple[int, int], limit: int
+) -> tuple[int, DeviceArray, DeviceArray]:
+    """Mark the ``size`` earliest of a race; equal times go by node. Gives how many, the marks, and the sum of masses."""
+    count = candidates.size
+    kept, total = full(session, count, 0), full(session, 1, 0)
+    if count == 0:
+        return 0, kept, total
+    flags, times = session.empty(count, np.int64), session.empty(count, np.int64)
+    session.launch(
+        "ladies_race", count, *(np.uint32(word) for word in words), candidates.nodes, masses, np.int64(count), flags,
+        times, total,
+    )  # fmt: skip
+    racers, number = compact(session, flags, full(session, 1, count), count)
+    nodes = session.empty(count, np.int64)
+    racing = int(session.download(number)[0])
+    if racing == 0:
+        return 0, kept, total
+    session.launch("take_values", racing, candidates.nodes, racers, np.int64(racing), nodes)
+    _, racers = sort_pairs(session, nodes, racers, number, count, limit)
+    ordered = session.empty(count, np.int64)
+    session.launch("take_values", racing, times, racers, np.int64(racing), ordered)
+    _, racers = sort_pairs(session, ordered, racers, number, count, _TIME_LIMIT)
+    chosen = min(size, racing)
+    session.launch("mark_items", chosen, racers, np.int64(chosen), kept)
+    return chosen, kept, total
+
+
+def device_sampler(sampler: object) -> CudaSampler | None:
+    """Give the device's version of a CPU sampler, or None where there is none (a user's own class)."""
+    if type(sampler) is NeighborSampler:
+        return CudaNeighborSampler(sampler)
+    if type(sampler) is ShadowSampler:
+        return CudaShadowSampler(sampler)
+    if type(sampler) is LadiesSampler:
+        return CudaLadiesSampler(sampler)
+    return None

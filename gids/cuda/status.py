@@ -1,0 +1,111 @@
+"""What of the CUDA backend was proven, and how: compiled, run lane by lane, run through the stand-in, run on hardware.
+
+Every cell comes from evidence: the compiled kernels, what the lane-by-lane tests launched, and records of
+``gids selftest``. Without evidence a cell says "not run".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gids.cuda.compile import ARCHITECTURES, Cubin
+from gids.errors import ConfigError
+
+NOT_RUN = "not run"
+BEGIN, END = "<!-- status:begin -->", "<!-- status:end -->"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A row of the table: the entry points behind it, and the check of ``gids selftest`` that exercises it."""
+
+    name: str
+    kernels: tuple[str, ...]  # beginnings of names
+    check: str
+
+
+FEATURES = (
+    Feature("random numbers (Philox)", ("random_",), "kernels: random numbers"),
+    Feature("prefix sum, compaction, stable sort", ("scan_", "compact_", "radix_"), "kernels: prefix sum and sort"),
+    Feature(
+        "neighbour sampling over pinned topology (UVA)",
+        ("count_edges", "choose_edges_", "gather_neighbors_", "check_ids"),
+        "kernels: neighbour sampling",
+    ),
+    Feature("weighted sampling", ("count_weighted", "choose_weighted_"), "kernels: weights, LADIES, ShaDow"),
+    Feature("LADIES, ShaDow", ("ladies_", "keep_pairs", "mark_items", "flag_numbered"), "kernels: weights, LADIES, ShaDow"),
+    Feature("unique and relabel", ("unique_",), "kernels: neighbour sampling"),
+    Feature("window and next use", ("observe_", "map_"), "kernels: cache planning"),
+    Feature(
+        "cache planning: lookup, victims, slots",
+        ("classify_", "place_", "count_classes", "choose_class_cut", "flag_", "evict_", "fill_", "choose_turns"),
+        "kernels: cache planning",
+    ),
+    Feature("sieve policy", ("sieve_",), "kernels: cache planning"),
+    Feature("gather with dtype conversion, admission", ("gather_rows_", "admit_", "widen_"), "kernels: gather and conversion"),
+    Feature("reverse PageRank", ("push_ranks_", "damp_"), "kernels: reverse PageRank"),
+    Feature("storage: pinned staging and async copy", (), "storage: uring"),
+    Feature("storage: gds through kvikio", (), "storage: gds"),
+    Feature("training, two epochs from disk", (), "training: two epochs"),
+)  # fmt: skip
+
+
+def _record(directory: Path, name: str) -> dict[str, bool | None]:
+    """Results of a selftest by check; nothing if there is no record."""
+    path = directory / f"selftest-{name}.json"
+    if not path.is_file():
+        return {}
+    return {result["name"]: result["passed"] for result in json.loads(path.read_text())["results"]}
+
+
+def _lanes(directory: Path, name: str) -> set[str]:
+    """Entry points that a build of the lane-by-lane tests launched, over all test workers."""
+    return {kernel for path in directory.glob(f"lanes-{name}-*.json") for kernel in json.loads(path.read_text())}
+
+
+def status_table(cubins: Iterable[Cubin], evidence: Path) -> str:
+    """Write the table in Markdown.
+
+    Parameters
+    ----------
+    cubins : iterable of Cubin
+        What compiles, from :func:`gids.cuda.compile.compile_all`.
+    evidence : Path
+        Directory that the tests and ``gids selftest --evidence`` write to.
+    """
+    cubins = list(cubins)
+    compiled = {cubin.arch: {entry.kernel for entry in cubin.resources} for cubin in cubins}
+    plain, sanitized = _lanes(evidence, "plain"), _lanes(evidence, "thread")
+    standin, hardware = _record(evidence, "standin"), _record(evidence, "hardware")
+    words = {True: "passed", False: "**failed**", None: NOT_RUN}
+    lines = [
+        "| GPU feature | compiled (NVRTC) | run lane by lane on the CPU | run through the stand-in | run on hardware |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for feature in FEATURES:
+        first, lanes = "no kernel of its own", "no kernel of its own"
+        if feature.kernels:
+            names = {name for kernels in compiled.values() for name in kernels if name.startswith(feature.kernels)}
+            archs = [arch for arch, kernels in compiled.items() if names and names <= kernels]
+            first = f"{len(names)} kernels, {len(archs)} of {len(ARCHITECTURES)} architectures"
+            lanes = _lane_words(names, plain, sanitized)
+        cells = (first, lanes, words[standin.get(feature.check)], words[hardware.get(feature.check)])
+        lines.append(f"| {feature.name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _lane_words(names: set[str], plain: set[str], sanitized: set[str]) -> str:
+    if not names or not names <= plain:
+        return NOT_RUN if not names & plain else f"{len(names & plain)} of {len(names)}"
+    return "equal to the CPU" + (", no race under TSan" if names <= sanitized else "")
+
+
+def insert(text: str, table: str) -> str:
+    """Put the table between its markers in a page."""
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise ConfigError(f"the page must have the lines {BEGIN!r} and {END!r} once, in this order")
+    head, tail = text.split(BEGIN)[0], text.split(END)[1]
+    return f"{head}{BEGIN}\n{table}\n{END}{tail}"

@@ -1,0 +1,168 @@
+"""gids.Loader with device="cuda" gives the batches of the CPU backend, whatever is asked of it."""
+
+import numpy as np
+import pytest
+import torch
+
+import gids
+from gids.cuda.session import CudaSession, open_device
+from gids.dataset import DatasetWriter
+from gids.errors import ConfigError
+from gids.sampling import LadiesSampler, NeighborSampler, Relation, ShadowSampler, Topology
+from gids.storage import StorageOptions
+
+OPTIONS = {"fanouts": [3, 4], "batch_size": 48, "seed": 5, "max_group": 3, "window": 4}
+
+
+def flat(value):
+    """Every tensor of a batch with its place, as plain arrays."""
+    found = {}
+
+    def walk(item, place):
+        if isinstance(item, torch.Tensor):
+            found[place] = item
+        elif isinstance(item, dict):
+            for key in item:
+                walk(item[key], (*place, key))
+        elif isinstance(item, list):
+            for number, part in enumerate(item):
+                walk(part, (*place, number))
+        elif hasattr(item, "__dataclass_fields__"):
+            for name in item.__dataclass_fields__:
+                walk(getattr(item, name), (*place, name))
+
+    walk(value, ())
+    return found
+
+
+def assert_same(cpu, device):
+    assert len(cpu) == len(device) > 0
+    for expected, got in zip(cpu, device, strict=True):
+        expected, got = flat(expected), flat(got)
+        assert expected.keys() == got.keys()
+        for place, tensor in expected.items():
+            assert tensor.dtype == got[place].dtype, place
+            assert torch.equal(tensor, got[place]), place
+
+
+def both(dataset, epochs=2, device_options=None, **options):
+    options = OPTIONS | options
+    with gids.Loader(dataset, budget="256MiB", **options) as loader:
+        cpu = [batch for _ in range(epochs) for batch in loader]
+    with gids.Loader(dataset, device="cuda", device_budget="48MiB", **options, **(device_options or {})) as loader:
+        device = [batch for _ in range(epochs) for batch in loader]
+        notes, stats, budget = loader._engine.notes, loader.stats(), loader._engine.budget
+        assert budget.peak <= budget.limit
+    assert_same(cpu, device)
+    return notes, stats
+
+
+@pytest.mark.parametrize("policy", ["window", "belady", "gids(4)", "lru", "sieve", "random"])
+def test_every_policy(dataset, policy):
+    _, stats = both(dataset, split="train", policy=policy, cache="8KiB")
+    table = stats.tables["_N/feat"]
+    assert table.requests == table.cache + table.host + table.disk + table.duplicates
+    assert table.cache > 0
+
+
+@pytest.mark.parametrize("engine", ["gds", "uring", "pread", "auto"])
+def test_every_engine(dataset, engine):
+    pytest.importorskip("kvikio", reason="kvikio is not installed (make test installs it)")
+    notes, stats = both(dataset, split="train", cache="4KiB", device_options={"storage": StorageOptions(engine=engine)})
+    assert stats.tables["_N/feat"].reads > 0
+    if engine == "gds":
+        assert "compatibility mode" in notes["_N/feat"]
+    if engine == "auto":
+        assert "gds cannot be used" in notes["_N/feat"]
+        assert "pinned staging" in notes["_N/feat"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_conversion_on_the_way(dataset, dtype):
+    both(dataset, 1, split="train", dtype=dtype, cache="0B")
+
+
+@pytest.mark.parametrize("options", [{"fanouts": [-1, 2]}, {"cache": "64KiB", "groups_in_flight": 1}, {"prefetch": 1}])
+def test_other_shapes(dataset, options):
+    both(dataset, 1, split="train", **options)
+
+
+def test_a_sampler_without_kernels_runs_on_the_cpu_and_says_so(dataset):
+    class Own:
+        def __init__(self):
+            self.inner = NeighborSampler([2, 2])
+
+        def sample(self, topology, seeds, key, pool=None):
+            return self.inner.sample(topology, seeds, key, pool)
+
+    notes, _ = both(dataset, 1, split="train", fanouts=None, sampler=Own())
+    assert notes["sampling"] == "on the CPU: Own has no kernels"
+
+
+@pytest.mark.parametrize("sampler", [LadiesSampler([60, 40]), ShadowSampler([2, 3], edge_ids=True)])
+def test_other_samplers(dataset, sampler):
+    notes, _ = both(dataset, 1, split="train", fanouts=None, sampler=sampler)
+    assert "sampling" not in notes
+
+
+def test_seeds_with_a_cuda_array_interface(dataset):
+    ids = np.arange(0, 200, 3, dtype=np.int32)
+    session = CudaSession(open_device())
+
+    class Foreign:  # what CuPy and Numba arrays look like
+        def __init__(self, array):
+            self.array = array
+            self.__cuda_array_interface__ = array.__cuda_array_interface__ | {"stream": session.stream_handle}
+
+    options = OPTIONS | {"device": "cuda", "device_budget": "48MiB"}
+    with gids.Loader(dataset, seeds=torch.from_numpy(ids.astype(np.int64)), **options) as loader:
+        expected = list(loader)
+    with gids.Loader(dataset, seeds=Foreign(session.upload(ids)), **options) as loader:
+        assert_same(expected, list(loader))
+    with pytest.raises(ConfigError, match="seeds must be integers of one dimension"):
+        gids.Loader(dataset, seeds=Foreign(session.upload(ids.astype(np.float32))), **options)
+
+
+@pytest.mark.parametrize("engine", ["pread", "gds"])
+def test_a_heterograph_in_stripes_with_padded_rows(tmp_path, engine):
+    rng = np.random.default_rng(3)
+    sizes = {"paper": 300, "author": 150}
+    with DatasetWriter(tmp_path / "h") as writer:
+        for ntype, count in sizes.items():
+            writer.add_nodes(count, ntype)
+        writer.add_features(rng.standard_normal((300, 7)).astype(np.float16), "paper", stripes=2, stripe_rows=16)
+        writer.add_features(rng.standard_normal((150, 3)).astype(np.float32), "author", row_stride=64)
+        for src, dst in (("author", "paper"), ("paper", "author")):
+            indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 7, sizes[dst]))])
+            writer.add_csc(indptr, rng.integers(0, sizes[src], indptr[-1]), (src, "writes", dst))
+        writer.add_split("train", torch.arange(0, 300, 4), "paper")
+        writer.finish()
+    storage = {"storage": StorageOptions(engine=engine)}
+    both(gids.open(tmp_path / "h"), 1, storage, split="train", labels=False, fanouts=[3, 3])
+
+
+def test_pinning_is_shared_and_undone(dataset, live):
+    from gids.cuda.sampling import pin_topology, unpin_topology
+
+    session = CudaSession(open_device())
+    before = live()["mapped"]
+    topology = Topology({"_N": 2}, {("_N", "_E", "_N"): Relation(np.array([0, 1, 2]), np.array([1, 0]))})
+    first, second = pin_topology(topology, session), pin_topology(topology, session)
+    assert first is second
+    assert live()["mapped"] == before + 2
+    unpin_topology(first)
+    assert live()["mapped"] == before + 2
+    unpin_topology(second)
+    assert live()["mapped"] == before
+
+
+def test_nothing_is_left_behind(dataset, live):
+    def epoch_and_a_half():
+        with gids.Loader(dataset, split="train", device="cuda", device_budget="48MiB", **OPTIONS) as loader:
+            list(loader)
+            next(iter(loader))
+
+    before = live()  # kvikio keeps pinned buffers of its own
+    epoch_and_a_half()
+    assert live() == before
+    assert before["pieces"] == before["mapped"] == 0
