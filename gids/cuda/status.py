@@ -47,6 +47,7 @@ FEATURES = (
     Feature("sieve policy", ("sieve_",), "kernels: cache planning"),
     Feature("gather with dtype conversion, admission", ("gather_rows_", "admit_", "widen_"), "kernels: gather and conversion"),
     Feature("reverse PageRank", ("push_ranks_", "damp_"), "kernels: reverse PageRank"),
+    Feature("NVMe queue pair driven from the GPU", ("nvme_",), ""),
     Feature("storage: pinned staging and async copy", (), "storage: uring"),
     Feature("storage: gds through kvikio", (), "storage: gds"),
     Feature("training, two epochs from disk", (), "training: two epochs"),
