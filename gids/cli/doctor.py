@@ -55,7 +55,14 @@ def examine(path: Path) -> list[Finding]:
         gpu, packages, torch_build, gds, p2pdma, vfio, hugepages, io_uring, memlock,
         lambda: filesystem(path), lambda: direct_io(path),
     ]  # fmt: skip
-    return [check() for check in checks]
+    return [*(check() for check in checks), *drives()]
+
+
+def drives() -> list[Finding]:
+    """Collect what engine nvme depends on; where there is nothing to judge, nothing is missing."""
+    from gids.nvme.facts import facts
+
+    return [Finding(f"nvme: {fact.name}", fact.ok is not False, fact.value, fact.hint) for fact in facts()]
 
 
 def gpu() -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -64,10 +65,9 @@ def cache_dir() -> Path:
 def load_cuda_core() -> ModuleType:
     """Import ``cuda.core``, or say which extra brings it."""
     try:
-        import cuda.core
+        return importlib.import_module("cuda.core")
     except ImportError as error:
         raise DeviceError(f"device='cuda' needs the packages of an extra: {EXTRA_HINT} ({error})") from error
-    return cuda.core  # type: ignore[no-any-return]
 
 
 def nvrtc_version() -> str:
@@ -162,6 +162,7 @@ def compile_kernels(arch: str, directory: Path | None = None) -> Cubin:
 
 def compile_all(archs: Sequence[str] = ARCHITECTURES, directory: Path | None = None) -> list[Cubin]:
     """Build for several architectures at once."""
+    nvrtc_version()  # imports cuda.core before threads do
     with ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="gids-nvrtc") as pool:
         return list(pool.map(lambda arch: compile_kernels(arch, directory), archs))
 

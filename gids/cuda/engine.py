@@ -36,11 +36,13 @@ from gids.loader.memory import Allotment, Fixed, allot
 from gids.loader.options import LoaderOptions
 from gids.loader.pipeline import Fetched, Work
 from gids.loader.seeds import SeedBatch, SeedOrder
-from gids.loader.stores import TableSet, TableStore, split_staging
+from gids.loader.shared import SharedTensor
+from gids.loader.stores import TableSet, TableStore, share_rows, split_staging
 from gids.loader.trace import Trace
 from gids.sampling import Block, Sample, SampleKey
 from gids.storage import RowReader, StorageOptions
 from gids.table import RowTable
+from gids.tiers import HostBuffer
 from gids.units import format_bytes
 
 #: Of the device's free memory, where the user gives no budget.
@@ -79,6 +81,8 @@ class CudaTableStore(TableStore):
     def close(self) -> None:
         """Give files and memory back."""
         with ExitStack() as stack:
+            if self.shared is not None:
+                stack.callback(self.shared.close)
             stack.callback(self.reader.close)
             stack.callback(self.store.close)
 
@@ -102,7 +106,13 @@ class CudaEngine(Engine):
     """Opens what a loader needs on a device and makes the batches; knows nothing of epochs."""
 
     def __init__(
-        self, dataset: Dataset, sampler: Sampler, options: LoaderOptions, profile: SeedOrder, trace: Trace
+        self,
+        dataset: Dataset,
+        sampler: Sampler,
+        options: LoaderOptions,
+        seeds: Mapping[str, Tensor],
+        profile: SeedOrder,
+        trace: Trace,
     ) -> None:
         assert options.device is not None
         self.device = open_device(options.device.index or 0)
@@ -119,7 +129,7 @@ class CudaEngine(Engine):
         self.notes: dict[str, str] = {}
         try:
             super().__init__(
-                dataset, sampler, dataclasses.replace(options, device=None, pin_memory=False), profile, trace
+                dataset, sampler, dataclasses.replace(options, device=None, pin_memory=False), seeds, profile, trace
             )
         except BaseException:
             self._close_sessions()
@@ -205,7 +215,7 @@ class CudaEngine(Engine):
             host_buffer=options.host_bytes or 0,
         )
 
-    def _open(self) -> TableSet:
+    def _open(self, seeds: Mapping[str, Tensor]) -> TableSet:
         options, demand = self.options, self.demand
         in_flight = options.pipeline.groups_in_flight
         weight = {key: max(1, need.rows * need.row_bytes) for key, need in demand.items()}
@@ -214,10 +224,12 @@ class CudaEngine(Engine):
         grouping = BudgetGroups({key: (self.tables[key].row_bytes, limits[key] // in_flight) for key in self.tables})
         stores: dict[Hashable, TableStore] = {}
         opened = TableSet(stores, grouping)
+        hosted = self._host_rows(seeds)
         try:
             for key, table in self.tables.items():
                 share = weight[key] / total
                 reader, self.notes[table.name] = open_reader(table, split_staging(options.storage, share), self.pool)
+                host, shared = self._host_buffer(table, hosted.get(key))
                 slot_bytes = table.row_bytes + demand[key].slot_overhead_bytes
                 store: Any = CudaFeatureStore(
                     table,
@@ -227,18 +239,36 @@ class CudaEngine(Engine):
                     cache_rows=min(int(self.allotment.cache * share) // slot_bytes, table.num_rows),
                     policy=options.policy,
                     window=options.pipeline.window,
+                    host_buffer=host,
                     seed=options.seed,
                 )
                 floating = options.dtype is not None and table.torch_dtype.is_floating_point
                 dtype = options.dtype if options.dtype is not None and floating else table.torch_dtype
                 any_reader: Any = reader
                 stores[key] = CudaTableStore(
-                    key, store, any_reader, dtype, limits[key], BufferPool(0), grouping, [] if options.record else None
+                    key,
+                    store,
+                    any_reader,
+                    dtype,
+                    limits[key],
+                    BufferPool(0),
+                    grouping,
+                    [] if options.record else None,
+                    shared,
                 )
         except BaseException:
             opened.close()
             raise
         return opened
+
+    def _host_buffer(self, table: RowTable, rows: Tensor | None) -> tuple[HostBuffer | None, SharedTensor | None]:
+        """Read the constant rows to host memory that the processes of this machine share; kernels read it there."""
+        if rows is None or not len(rows):
+            return None, None
+        storage = self.options.storage
+        engine = "auto" if storage.engine == "gds" else storage.engine
+        with RowReader(table, dataclasses.replace(storage, engine=engine), self.pool) as reader:
+            return share_rows(table, reader, rows)
 
     def make_batch(self, fetched: Fetched, epoch: int) -> Any:
         """Keep the arrays as they are: tensors are made in the thread that takes the batch, on its stream."""

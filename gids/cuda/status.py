@@ -91,7 +91,8 @@ def status_table(cubins: Iterable[Cubin], evidence: Path) -> str:
         if feature.kernels:
             names = {name for kernels in compiled.values() for name in kernels if name.startswith(feature.kernels)}
             archs = [arch for arch, kernels in compiled.items() if names and names <= kernels]
-            first = f"{len(names)} kernels, {len(archs)} of {len(ARCHITECTURES)} architectures"
+            noun = "kernel" if len(names) == 1 else "kernels"
+            first = f"{len(names)} {noun}, {len(archs)} of {len(ARCHITECTURES)} architectures"
             lanes = _lane_words(names, plain, sanitized)
         cells = (first, lanes, words[standin.get(feature.check)], words[hardware.get(feature.check)])
         lines.append(f"| {feature.name} | " + " | ".join(cells) + " |")

@@ -471,8 +471,15 @@ class LoaderIterator:
             self._progress.stop()  # type: ignore[union-attr]
 
 
-            kind = _engine_kind(self.options.device)
-            self._engine = kind(self.dataset, self.sampler, self.options, self.seeds, self.order(0), self.trace)
+def _engine_kind(device: torch.device | None) -> type[Engine]:
+    if device is None or device.type != "cuda":
+        return Engine
+    from gids.cuda.engine import CudaEngine  # needs nothing of CUDA before it is used
+
+    return CudaEngine
+
+
+def _as_seeds(dataset: Dataset, split: str | None, seeds: Tensor | Mapping[str, Tensor] | None) -> dict[str, Tensor]:
     if split is not None:
         if len(dataset.node_types) == 1:
             return {dataset.node_types[0]: dataset.split(split)}

@@ -59,15 +59,15 @@ def test_a_location_outside_the_tiers_is_flagged_and_not_read(session):
     assert list(session.download(out)) == [7, 0, 0, 7]
 
 
-@pytest.mark.parametrize("row_bytes", [1, 24, 37])
-def test_admission_copies_rows_to_their_slots(session, row_bytes):
+@pytest.mark.parametrize(("row_bytes", "lanes"), [(1, 8), (24, 32), (24, 8), (37, 32)])
+def test_admission_copies_rows_to_their_slots(session, row_bytes, lanes):
     rng = np.random.default_rng(row_bytes)
     cache, read = rng.integers(0, 256, (10, row_bytes), np.uint8), rng.integers(0, 256, (30, row_bytes), np.uint8)
     slots, positions = rng.permutation(10)[:8], rng.permutation(30)[:8]
     device = session.upload(cache)
     session.launch(
-        "admit_rows_32", 5, device, session.upload(slots), session.upload(read), session.upload(positions),
-        np.int64(2), np.int64(7), np.int64(row_bytes), lanes=32,
+        f"admit_rows_{lanes}", 5, device, session.upload(slots), session.upload(read), session.upload(positions),
+        np.int64(2), np.int64(7), np.int64(row_bytes), lanes=lanes,
     )  # fmt: skip
     cache[slots[2:7]] = read[positions[2:7]]
     assert np.array_equal(session.download(device), cache)

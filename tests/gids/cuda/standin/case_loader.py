@@ -82,7 +82,10 @@ def test_conversion_on_the_way(dataset, dtype):
     both(dataset, 1, split="train", dtype=dtype, cache="0B")
 
 
-@pytest.mark.parametrize("options", [{"fanouts": [-1, 2]}, {"cache": "64KiB", "groups_in_flight": 1}, {"prefetch": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [{"fanouts": [-1, 2]}, {"cache": "64KiB", "groups_in_flight": 1}, {"prefetch": 1}, {"host_buffer": "16KiB"}],
+)
 def test_other_shapes(dataset, options):
     both(dataset, 1, split="train", **options)
 
