@@ -12,6 +12,8 @@ from gids.errors import ConfigError, DeviceError
 
 #: A block of 256 threads must fit twice on a multiprocessor with 65536 registers.
 MAX_REGISTERS = 128
+#: Entry points that may keep something in local memory, which is not a spill: a value that an atomic writes back.
+STACK_BYTES = {"nvme_submit": 16, "nvme_poll": 16}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ class TestCompileTable:
             assert cubin.resources, f"no entry point for {cubin.arch}"
             for entry in cubin.resources:
                 assert entry.spill_bytes == 0, (cubin.arch, entry)
-                assert entry.stack_bytes == 0, (cubin.arch, entry)
+                assert entry.stack_bytes <= STACK_BYTES.get(entry.kernel, 0), (cubin.arch, entry)
                 assert 0 < entry.registers <= MAX_REGISTERS, (cubin.arch, entry)
                 assert entry.shared_bytes <= 48 << 10, (cubin.arch, entry)
         assert table.count("\n") == 1 + len(cubins[0].resources)
