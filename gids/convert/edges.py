@@ -129,7 +129,8 @@ class _Sort:
                 for b in np.flatnonzero(sizes):
                     _write_all(files[b], records[ends[b] - sizes[b] : ends[b]])
                 counts += sizes
-                self.writer.report(f"{self.name} sorting", done, self.edges.source.num_rows)
+                size = self.columns * self.dtype.itemsize
+                self.writer.report(f"{self.name} sorting", done * size, self.edges.source.num_rows * size)
             for file in files:
                 os.fsync(file.fileno())
         return [int(count) for count in counts]

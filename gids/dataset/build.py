@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from gids.errors import ConfigError, DatasetError
 
 #: Directory for the intermediate files of a job; never part of the dataset.
 WORK = "work"
+
+#: Note in the journal: the dataset's directories on other drives.
+STRIPE_HOMES = "stripe homes"
 
 
 def safe_name(name: str) -> str:
@@ -74,6 +78,8 @@ class Build:
         self.pool = _native.ThreadPool(threads or len(os.sched_getaffinity(0)), "gids-write")
         self.tables: dict[str, TableWriter] = {}
         self.journal = Journal(self.partial, job)
+        for home in self.journal.former.get(STRIPE_HOMES, ()):  # of another job that was killed here
+            shutil.rmtree(home, ignore_errors=True)
         self._keep = job is not None
         self._stripe_dirs = list(stripe_dirs)
         self._progress = progress
@@ -128,17 +134,18 @@ class Build:
 
     def _files(self, key: str, layout: Layout) -> list[Path]:
         if layout.on_stripe_dirs and self._stripe_dirs:
-            token = self.journal.get("token")
-            if token is None:
+            if not self._stripe_homes():
                 token = os.urandom(4).hex()
-                self.journal.note("token", token)
-            return [home / f"{key}.{i}.bin" for i, home in enumerate(self._stripe_homes(token))]
+                homes = [str(directory / f"{self.path.name}.{token}.stripes") for directory in self._stripe_dirs]
+                self.journal.note(STRIPE_HOMES, homes)
+            return [home / f"{key}.{i}.bin" for i, home in enumerate(self._stripe_homes())]
         if layout.stripes > 1:
             return [self.partial / f"{key}.{i}.bin" for i in range(layout.stripes)]
         return [self.partial / f"{key}.bin"]
 
-    def _stripe_homes(self, token: str) -> list[Path]:
-        return [directory / f"{self.path.name}.{token}.stripes" for directory in self._stripe_dirs]
+    def _stripe_homes(self) -> list[Path]:
+        """Directories of this dataset on other drives; the same for a run that continues another."""
+        return [Path(home) for home in self.journal.get(STRIPE_HOMES) or ()]
 
     def publish(self, document: str) -> None:
         """Write the manifest, force everything to disk and rename the directory; after this the dataset exists."""
@@ -152,8 +159,7 @@ class Build:
         except OSError as error:
             raise DatasetError(f"writing {temporary} failed: {error.strerror}") from error
         temporary.rename(self.partial / manifests.MANIFEST)
-        token = self.journal.get("token")
-        for root in (self.partial, *(self._stripe_homes(token) if token else ())):
+        for root in (self.partial, *self._stripe_homes()):
             for directory, _, _ in os.walk(root):
                 sync_directory(Path(directory))
         replaced = self.path.exists()
@@ -168,21 +174,19 @@ class Build:
         for name in (JOURNAL, LOCK):
             (self.path / name).unlink(missing_ok=True)
         if replaced:
-            _remove_dataset(self.partial)
+            _remove_dataset(self.partial, self.path.name)
 
-    def abandon(self) -> None:
-        """Stop. A job that can be resumed keeps what it has made; otherwise nothing is left behind."""
+    def abandon(self, discard: bool = False) -> None:
+        """Stop. A job that can be resumed keeps what it has made unless it is discarded; others leave nothing."""
         if not self._open:
             return
         self._open = False
         for writer in self.tables.values():
             writer.close()
-        token = self.journal.get("token")
         self.journal.close()
-        if not self._keep:
-            shutil.rmtree(self.partial, ignore_errors=True)
-            for home in self._stripe_homes(token) if token else ():
-                shutil.rmtree(home, ignore_errors=True)
+        if discard or not self._keep:
+            for directory in (self.partial, *self._stripe_homes()):
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 def _exchange(new: Path, old: Path) -> None:
@@ -201,12 +205,13 @@ def _exchange(new: Path, old: Path) -> None:
     aside.rename(new)
 
 
-def _remove_dataset(path: Path) -> None:
+def _remove_dataset(path: Path, name: str) -> None:
     """Delete a replaced dataset and the stripe files that belong to it; files used in place are not its own."""
+    own = re.compile(rf"{re.escape(name)}\.[0-9a-f]{{8}}\.stripes")
     manifest = manifests.parse((path / manifests.MANIFEST).read_text(), path)
     for stored in manifest.tables():
         for stripe in stored.table.stripes:
-            home = next((parent for parent in stripe.path.parents if parent.name.endswith(".stripes")), None)
+            home = next((parent for parent in stripe.path.parents if own.fullmatch(parent.name)), None)
             if home is not None:
                 shutil.rmtree(home, ignore_errors=True)
     shutil.rmtree(path)

@@ -48,6 +48,9 @@ class Dataset:
         for stored in self._manifest.tables():
             _check_files(stored)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_dataset, (str(self.path),)  # a process that is given a dataset opens it itself
+
     def __repr__(self) -> str:
         nodes = ", ".join(f"{ntype}: {node.num_nodes}" for ntype, node in self._manifest.nodes.items())
         edges = ", ".join(f"{'-'.join(etype)}: {edge.num_edges}" for etype, edge in self._manifest.edges.items())

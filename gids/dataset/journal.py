@@ -36,6 +36,7 @@ class Journal:
         self.directory = directory
         self.resumed = False
         self._notes: dict[str, Any] = {}
+        self.former: dict[str, Any] = {}  # notes of another job, whose directory this one takes over
         directory.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -45,28 +46,27 @@ class Journal:
             raise DatasetError(f"{directory} is being written by another process; wait for it to end") from error
         # Through JSON and back, so that it compares equal with what a former run has stored.
         header = json.loads(json.dumps({"job": job}, default=str))
-        if job is not None and self._load(header):
-            self.resumed = True
+        former, notes = self._load()
+        if job is not None and former == header:
+            self.resumed, self._notes = True, notes
         else:
+            self.former = notes
             self._clear()
         self._file = (directory / JOURNAL).open("ab")
         if not self.resumed:
             self._append(header)
             sync_directory(directory)
 
-    def _load(self, header: dict[str, Any]) -> bool:
+    def _load(self) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+        """Read the header and the last note for every key of what a former run left here."""
         try:
             data = (self.directory / JOURNAL).read_bytes()
         except FileNotFoundError:
-            return False
+            return None, {}
         whole = data[: data.rfind(b"\n") + 1]  # a kill may have cut the last note
-        lines = [json.loads(line) for line in whole.splitlines()]
-        if not lines or lines[0] != header:
-            return False
         os.truncate(self.directory / JOURNAL, len(whole))
-        for line in lines[1:]:
-            self._notes[line["key"]] = line["value"]
-        return True
+        lines = [json.loads(line) for line in whole.splitlines()]
+        return (lines[0] if lines else None), {line["key"]: line["value"] for line in lines[1:]}
 
     def _clear(self) -> None:
         for entry in self.directory.iterdir():

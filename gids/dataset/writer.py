@@ -302,9 +302,9 @@ class DatasetWriter:
         self._build.publish(manifests.dump(manifest, self._build.partial))
         return Dataset(self.path)
 
-    def abandon(self) -> None:
-        """Stop writing. A job that can be resumed keeps what it has made; otherwise nothing is left behind."""
-        self._build.abandon()
+    def abandon(self, discard: bool = False) -> None:
+        """Stop writing. A job that can be resumed keeps what it has made unless it is discarded; others leave nothing."""
+        self._build.abandon(discard)
 
     def __enter__(self) -> DatasetWriter:
         return self
@@ -312,11 +312,16 @@ class DatasetWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # Input that breaks a rule will break it again: there is nothing to go on with.
+        discard = kind is not None and issubclass(kind, ConfigError)
         try:
             if kind is None and not self._build.closed:
                 self.finish()
+        except ConfigError:
+            discard = True
+            raise
         finally:
-            self.abandon()
+            self.abandon(discard)
 
     def _node(self, ntype: str) -> NodeEntry:
         if ntype not in self._nodes:

@@ -165,6 +165,25 @@ def test_changed_source_starts_clean(source, tmp_path):
     assert rows_written(after) == N
 
 
+def test_stripes_of_another_job_are_removed(source, tmp_path):
+    drives = [tmp_path / "d0", tmp_path / "d1"]
+    options = gids.convert.ConvertOptions(stripe_dirs=drives)
+    in_child(lambda: convert(source, tmp_path / "out", options=options), os, "pwrite", 250)
+    assert [len(list(drive.iterdir())) for drive in drives] == [1, 1]
+    convert(source, tmp_path / "out")
+    assert [len(list(drive.iterdir())) for drive in drives] == [0, 0]
+
+
+def test_bad_input_leaves_nothing(source, tmp_path):
+    (tmp_path / "bad").mkdir()
+    np.save(tmp_path / "bad/edge_index.npy", random_edges(N, N, E))
+    np.save(tmp_path / "bad/x.npy", np.zeros((N, DIM)))
+    np.save(tmp_path / "bad/train.npy", np.array([N]))  # found after the edges are sorted
+    with pytest.raises(gids.ConfigError, match="ids of split"):
+        convert(tmp_path / "bad", tmp_path / "out")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["bad"]
+
+
 def test_torn_journal_line(source, whole, tmp_path):
     in_child(lambda: convert(source, tmp_path / "out"), os, "pwrite", 250)
     with (tmp_path / ".out.partial" / "journal.jsonl").open("a") as journal:

@@ -1,5 +1,7 @@
 """A dataset that was written opens again with the same contents, and says where its rows are."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -74,6 +76,14 @@ def test_heterogeneous(tmp_path):
         dataset.feature_table("paper", "size")
     with pytest.raises(ConfigError, match="split of node type 'paper' must be one of train"):
         dataset.split("test")
+
+
+def test_pickle_opens_again(tmp_path):
+    dataset = toy(tmp_path / "toy")
+    dataset.indptr()
+    data = pickle.dumps(dataset)
+    assert len(data) < 1000
+    assert pickle.loads(data).id == dataset.id
 
 
 def test_missing(tmp_path):
