@@ -83,7 +83,9 @@ def print_summary(dataset: Dataset) -> None:
     )
     grid = Table(box=None, pad_edge=False)
     for column in ("type", "count", "table", "rows", "dim", "dtype", "size", "files"):
-        grid.add_column(column, justify="right" if column in ("count", "rows", "dim", "size") else "left")
+        grid.add_column(
+            column, justify="right" if column in ("count", "rows", "dim", "size") else "left", no_wrap=column != "type"
+        )
 
     def rows(owner: str, count: int, tables: dict[str, dict[str, Any]]) -> None:
         for i, (name, table) in enumerate(tables.items()):

@@ -10,7 +10,7 @@ import numpy as np
 from gids.convert.edges import EdgeList
 from gids.convert.graph import Csc, Edges, Graph, Nodes, homogeneous
 from gids.convert.pickles import as_ids, load_torch
-from gids.convert.sources import ArrayRows, ColumnRows, NpzRows, RowSource, npy_rows, npz_keys
+from gids.convert.sources import ArrayRows, ColumnRows, NpzRows, RowSource, halves, npy_rows, npz_keys
 from gids.convert.text import TextRows
 from gids.errors import ConfigError, DatasetError
 
@@ -131,29 +131,23 @@ def edge_list(path: Path, weight: RowSource | None = None) -> EdgeList:
         keys = npz_keys(path)
         if {"src", "dst"} <= set(keys):
             return EdgeList(NpzRows(path, "src"), NpzRows(path, "dst"), weight)
-        key = "edge_index" if "edge_index" in keys else keys[0]
-        pairs: RowSource = NpzRows(path, key)
-        if pairs.num_rows == 2:
-            return EdgeList(NpzRows(path, key, (0, 2)), NpzRows(path, key, (1, 2)), weight)
-        return EdgeList(pairs, pairs, weight)
+        return pair_edges(NpzRows(path, "edge_index" if "edge_index" in keys else keys[0]), weight)
     pairs = open_rows(path)
-    if isinstance(pairs, ArrayRows):
-        return array_edges(pairs.array, str(path), weight)
+    if not isinstance(pairs, TextRows):
+        return pair_edges(pairs, weight)
     if pairs.dim == 3 and weight is None:
         table = TextRows(path, "float64", pairs.num_rows)  # exact for ids below 2^53
         return EdgeList(ColumnRows(table, 0, "int64"), ColumnRows(table, 1, "int64"), ColumnRows(table, 2, "float32"))
     return EdgeList(pairs, pairs, weight)
 
 
-def array_edges(array: object, name: str, weight: RowSource | None = None) -> EdgeList:
-    """Take edges from an array or tensor, ``[2, n]`` or ``[n, 2]``; two by two is read as ``[2, n]``."""
-    rows = ArrayRows(array, name)
-    shape = tuple(rows.array.shape)
-    if len(shape) == 2 and shape[0] == 2:
-        return EdgeList(ArrayRows(rows.array[0], name), ArrayRows(rows.array[1], name), weight)
-    if len(shape) == 2 and shape[1] == 2:
+def pair_edges(rows: RowSource, weight: RowSource | None = None) -> EdgeList:
+    """Take rows as edges, ``[2, n]`` or ``[n, 2]``; two by two is read as ``[2, n]``."""
+    if rows.num_rows == 2:
+        return EdgeList(*halves(rows), weight)
+    if rows.dim == 2:
         return EdgeList(rows, rows, weight)
-    raise DatasetError(f"{name} must have shape [2, n] or [n, 2] (got {list(shape)})")
+    raise DatasetError(f"{rows.name} must have shape [2, n] or [n, 2] (got {[rows.num_rows, rows.dim]})")
 
 
 def read_ids(path: Path) -> np.ndarray:

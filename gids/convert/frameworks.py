@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from gids.convert.arrays import array_edges
 from gids.convert.edges import EdgeList
 from gids.convert.graph import Edges, Graph, Nodes
 from gids.convert.pickles import as_ids, load_torch
@@ -123,8 +122,8 @@ def _edges(source: torch.Tensor, destination: torch.Tensor, data: Any, path: Pat
     columns = {key: value for key, value in data.items() if isinstance(value, torch.Tensor) and value.ndim}
     weight = next((name for name in _WEIGHTS if name in columns and columns[name].numel() == len(source)), None)
     weights = None if weight is None else ArrayRows(columns.pop(weight).reshape(-1), f"{path}[{weight}]")
-    ids = array_edges(torch.stack([source, destination]), f"{path}[edge_index]")
-    topology = EdgeList(ids.source, ids.destination, weights)
+    name = f"{path}[edge_index]"
+    topology = EdgeList(ArrayRows(source, name), ArrayRows(destination, name), weights)
     names = {"edge_attr": "feat"}
     features = {
         names.get(key, key.removeprefix("edge_")): ArrayRows(value, f"{path}[{key}]")

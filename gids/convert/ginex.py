@@ -10,7 +10,7 @@ import numpy as np
 
 from gids.convert.graph import Csc, Edges, Graph, Nodes, homogeneous
 from gids.convert.pickles import as_ids, load_torch
-from gids.convert.sources import ArrayRows, raw_file_rows
+from gids.convert.sources import FileRows
 from gids.dataset.in_place import raw_rows
 from gids.dataset.table_writer import dtype_name
 from gids.errors import DatasetError
@@ -46,7 +46,7 @@ def read(path: Path) -> Graph:
     if (path / "labels.dat").exists():
         # The labels' shape may be [n] or [n, 1]; Ginex reads num_nodes values either way.
         labels = raw_rows(path / "labels.dat", _dtype(conf["labels_dtype"]), 1, num_nodes)
-        nodes.labels = raw_file_rows(labels)
+        nodes.labels = FileRows(labels)
         nodes.num_classes = int(conf["num_classes"]) if "num_classes" in conf else None
         files.append(path / "labels.dat")
     split = path / "split_idx.pth"
@@ -62,9 +62,9 @@ def _dtype(text: str) -> str:
     return dtype_name(text.removeprefix("torch."))
 
 
-def _rows(path: Path, conf: dict[str, Any], name: str) -> ArrayRows:
+def _rows(path: Path, conf: dict[str, Any], name: str) -> FileRows:
     if not path.exists():
         raise DatasetError(f"{path} must be a file (there is none)")
     shape = [int(size) for size in conf[f"{name}_shape"]]
     dim = int(np.prod(shape[1:], dtype=np.int64))
-    return raw_file_rows(raw_rows(path, _dtype(conf[f"{name}_dtype"]), dim, shape[0]))
+    return FileRows(raw_rows(path, _dtype(conf[f"{name}_dtype"]), dim, shape[0]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gids.convert.arrays import array_edges
+from gids.convert.arrays import pair_edges
 from gids.convert.graph import Edges, Graph, Nodes
 from gids.convert.sources import npy_or_raw_rows, npy_rows
 from gids.dataset import EDGE, NODE, EdgeType
@@ -51,7 +51,7 @@ def read(path: Path, num_classes: int = 19) -> Graph:
         source, relation, destination = index.parent.name.split("__")
         for ntype in (source, destination):
             nodes.setdefault(ntype, Nodes(_mapped(root, ntype)))
-        edges[source, relation, destination] = Edges(array_edges(npy_rows(index).array, str(index)))
+        edges[source, relation, destination] = Edges(pair_edges(npy_rows(index)))
         files.append(index)
     _read_labels(root, nodes["paper"], num_classes, files)
     if list(nodes) == ["paper"] and list(edges) == [("paper", "cites", "paper")]:

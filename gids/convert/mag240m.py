@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gids.convert.arrays import array_edges
+from gids.convert.arrays import pair_edges
 from gids.convert.graph import Edges, Graph, Nodes
 from gids.convert.pickles import as_ids, load_torch
 from gids.convert.sources import npy_rows
@@ -42,6 +42,6 @@ def read(path: Path) -> Graph:
     edges: dict[EdgeType, Edges] = {}
     for index in sorted((path / "processed").glob("*___*___*/edge_index.npy")):
         source, relation, destination = index.parent.name.split("___")
-        edges[source, relation, destination] = Edges(array_edges(npy_rows(index).array, str(index)))
+        edges[source, relation, destination] = Edges(pair_edges(npy_rows(index)))
         files.append(index)
     return Graph("mag240m", nodes, edges, files)

@@ -50,7 +50,7 @@ def _width(shape: tuple[int, ...]) -> int:
 class ArrayRows(RowSource):
     """An array or tensor; a memory-mapped one is read piece by piece."""
 
-    def __init__(self, array: Any, name: str, row_file: RowFile | None = None):
+    def __init__(self, array: Any, name: str):
         self.array = array if isinstance(array, torch.Tensor) else np.asanyarray(array)
         if self.array.ndim == 0:
             raise DatasetError(f"{name} must be an array with rows (got a single value)")
@@ -58,7 +58,7 @@ class ArrayRows(RowSource):
             self.array = self.array.view(torch.uint8) if self.array.dtype == torch.bool else self.array
         elif self.array.dtype == bool:
             self.array = self.array.view(np.uint8)
-        self.name, self.row_file = name, row_file
+        self.name = name
         self.num_rows, self.dim = len(self.array), _width(tuple(self.array.shape))
         self.dtype = dtype_name(self.array.dtype)
 
@@ -84,34 +84,54 @@ class ColumnRows(RowSource):
             yield column if isinstance(column, torch.Tensor) else column.astype(self.dtype, copy=False)
 
 
-def npy_rows(path: Path) -> ArrayRows:
+class FileRows(RowSource):
+    """Rows of a file, read rather than mapped: what was copied does not stay in this process's memory."""
+
+    def __init__(self, file: RowFile):
+        self.name, self.row_file = str(file.path), file
+        self.num_rows, self.dim, self.dtype = file.num_rows, file.dim, file.dtype
+
+    def read(self, begin: int, step: int) -> Iterator[Rows]:
+        """Read piece after piece."""
+        assert self.row_file is not None
+        dtype = "int16" if self.dtype == "bfloat16" else self.dtype  # numpy knows no bfloat16
+        with self.row_file.path.open("rb") as file:
+            file.seek(self.row_file.data_offset + begin * self.dim * np.dtype(dtype).itemsize)
+            for first in range(begin, self.num_rows, step):
+                count = min(step, self.num_rows - first)
+                values = np.fromfile(file, dtype, count * self.dim)
+                if len(values) != count * self.dim:
+                    raise DatasetError(f"{self.name} ends early: row {first + len(values) // self.dim} is missing")
+                rows = values.reshape(count, self.dim)
+                yield torch.from_numpy(rows).view(torch.bfloat16) if self.dtype == "bfloat16" else rows
+
+
+def npy_rows(path: Path) -> RowSource:
     """Open a ``.npy`` file; rows in another byte or axis order are converted while they are read."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise DatasetError(f"{path} must be a whole .npy file of numbers ({error})") from error
-    try:
-        file = npy_header(path)
-    except DatasetError:
-        file = None
-    return ArrayRows(array, str(path), file)
+    straight = array.ndim and array.dtype.isnative and array.flags.c_contiguous and array.dtype != bool
+    return FileRows(npy_header(path)) if straight else ArrayRows(array, str(path))
 
 
-def raw_file_rows(file: RowFile) -> ArrayRows:
-    """Open a file of raw rows (numpy knows no bfloat16, so that one is read through torch)."""
-    numpy_dtype = "uint16" if file.dtype == "bfloat16" else file.dtype
-    shape = (file.num_rows, file.dim)
-    if not file.num_rows:
-        return ArrayRows(torch.empty(shape, dtype=DTYPES[file.dtype]), str(file.path))
-    array: Any = np.memmap(file.path, numpy_dtype, "c", offset=file.data_offset, shape=shape)
-    if file.dtype == "bfloat16":
-        array = torch.from_numpy(array).view(torch.bfloat16)
-    return ArrayRows(array, str(file.path), file)
-
-
-def npy_or_raw_rows(path: Path, dtype: str, dim: int, num_rows: int | None = None) -> ArrayRows:
+def npy_or_raw_rows(path: Path, dtype: str, dim: int, num_rows: int | None = None) -> RowSource:
     """Open a file called ``.npy`` that may have no header (the large IGB files have none)."""
-    return npy_rows(path) if is_npy(path) else raw_file_rows(raw_rows(path, dtype, dim, num_rows))
+    return npy_rows(path) if is_npy(path) else FileRows(raw_rows(path, dtype, dim, num_rows))
+
+
+def halves(source: RowSource) -> tuple[RowSource, RowSource]:
+    """Split a source of two long rows into a list of values each."""
+    if isinstance(source, ArrayRows):
+        return ArrayRows(source.array[0], source.name), ArrayRows(source.array[1], source.name)
+    if isinstance(source, NpzRows):
+        return NpzRows(source.path, source.key, (0, 2)), NpzRows(source.path, source.key, (1, 2))
+    assert source.row_file is not None
+    file, row_bytes = source.row_file, source.dim * DTYPES[source.dtype].itemsize
+    offsets = (file.data_offset, file.data_offset + row_bytes)
+    first, second = (FileRows(RowFile(file.path, offset, (source.dim,), file.dtype)) for offset in offsets)
+    return first, second
 
 
 class NpzRows(RowSource):
