@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 
 from gids.dataset import Dataset, open_dataset
@@ -77,15 +78,14 @@ def print_summary(dataset: Dataset) -> None:
     from rich.table import Table
 
     facts = summary(dataset)
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=160)
     console.print(
         f"[bold]{escape(facts['path'])}[/]  {format_bytes(facts['bytes'])}  id {facts['id']}", highlight=False
     )
     grid = Table(box=None, pad_edge=False)
+    numbers = ("count", "rows", "dim", "size")
     for column in ("type", "count", "table", "rows", "dim", "dtype", "size", "files"):
-        grid.add_column(
-            column, justify="right" if column in ("count", "rows", "dim", "size") else "left", no_wrap=column != "type"
-        )
+        grid.add_column(column, justify="right" if column in numbers else "left", no_wrap=column in numbers)
 
     def rows(owner: str, count: int, tables: dict[str, dict[str, Any]]) -> None:
         for i, (name, table) in enumerate(tables.items()):
