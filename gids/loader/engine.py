@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -21,8 +21,9 @@ from gids.loader.seeds import SeedBatch, SeedOrder
 from gids.loader.stores import TableSet, open_tables
 from gids.loader.trace import Trace
 from gids.sampling import EdgeType, Sample, SampleKey, Topology
+from gids.storage import StorageOptions
 from gids.table import RowTable
-from gids.tiers.budget import host_bytes, rows_within
+from gids.tiers.budget import LEAST_STAGING_BYTES, host_bytes, rows_within
 from gids.tiers.rank import rank_nodes, top_rows
 
 #: Batches sampled before the first epoch, to learn how many rows a batch needs.
@@ -91,10 +92,18 @@ class Engine:
         self.hetero = len(dataset.node_types) > 1
         self.labels = self._load_labels() if options.with_labels else {}
         self.topology = Topology.from_dataset(dataset)
+        self.budget = available_bytes() // 2 if options.budget is None else options.budget
+        self.storage = self._storage()
         self.demand, sample_bytes = self._profile(profile)
         self.allotment = self._allot(sample_bytes)
         self.table_set = self._open(seeds)
         self.pipeline = Pipeline(self.table_set.stores, options.pipeline, self.table_set.grouping, trace)
+
+    def _storage(self) -> StorageOptions:
+        given = self.options.storage
+        if self.options.staging_fixed:
+            return given
+        return replace(given, staging_bytes=min(given.staging_bytes, max(LEAST_STAGING_BYTES, self.budget // 16)))
 
     def _load_labels(self) -> dict[str, Tensor]:
         found = {ntype: self.dataset.labels(ntype) for ntype in self.dataset.node_types}
@@ -128,11 +137,11 @@ class Engine:
         fixed = Fixed(
             topology_bytes=self._topology_bytes(),
             labels_bytes=sum(labels.nbytes for labels in self.labels.values()),
-            staging_bytes=options.storage.staging_bytes if self.tables else 0,
+            staging_bytes=self.storage.staging_bytes if self.tables else 0,
             sample_bytes=sample_bytes,
         )
         return allot(
-            available_bytes() // 2 if options.budget is None else options.budget,
+            self.budget,
             fixed,
             self.demand,
             window=pipeline.window,
@@ -164,7 +173,7 @@ class Engine:
             self.tables,
             self.demand,
             self.allotment,
-            storage=options.storage,
+            storage=self.storage,
             policy=options.policy,
             window=options.pipeline.window,
             groups_in_flight=options.pipeline.groups_in_flight,

@@ -179,6 +179,7 @@ class Loader(IterableDataset[Batch]):
             group_bytes=optional_bytes(groups, "groups"),
             policy=policy,
             storage=StorageOptions(engine=storage) if isinstance(storage, str) else storage or StorageOptions(),
+            staging_fixed=isinstance(storage, StorageOptions),
             seed=seed,
             shuffle=shuffle,
             drop_last=drop_last,

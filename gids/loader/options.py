@@ -32,6 +32,7 @@ class LoaderOptions:
     group_bytes: int | None
     policy: str | Policy
     storage: StorageOptions
+    staging_fixed: bool  # the user chose storage.staging_bytes; otherwise a small budget makes it smaller
     seed: int
     shuffle: bool
     drop_last: bool
