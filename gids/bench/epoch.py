@@ -22,7 +22,9 @@ from gids.storage.probe import probe
 from gids.units import format_bytes, parse_bytes
 
 #: Python, torch and DGL themselves, outside the loader's budget.
-PROCESS_BYTES = 320 << 20
+PROCESS_BYTES = 340 << 20
+#: A model in training beside the loader: activations, gradients, and two batches kept to measure compute alone.
+TRAINING_BYTES = 600 << 20
 #: GIDS reports an order of magnitude over mapped files (paper 004 §4.5); grouping and merging must give more.
 SPEED_FLOOR = 25.0
 #: Reading must hide behind training, or training behind reading, but for a tenth and some noise.
@@ -94,6 +96,8 @@ class Worker:
     def close(self) -> None:
         """End the process and remove its cgroup."""
         assert self.process.stdin is not None
+        if self.process.stdin.closed:
+            return
         self.process.stdin.close()
         try:
             self.process.wait(30)
@@ -145,7 +149,6 @@ def measure(data: Path, scale: Scale, args: argparse.Namespace, stack: ExitStack
         "fanouts": [10, 10],
         "batch_size": scale.batch_size,
         "batches": batches,
-        "budget": limit - PROCESS_BYTES,
         "torch_threads": 1,
         "hidden": scale.hidden,
         "options": options,
@@ -153,20 +156,28 @@ def measure(data: Path, scale: Scale, args: argparse.Namespace, stack: ExitStack
     table = gids.open(data).feature_table()
     curve = probe(data, seconds=1.0 if args.quick else 4.0, scratch_bytes=32 << 20)
 
-    def start(name: str, contender: str, advice: str) -> Worker:
-        spec = common | {"name": name, "contender": contender, "advice": advice}
+    def start(name: str, contender: str, advice: str = "", beside: int = 0) -> Worker:
+        spec = common | {
+            "name": name,
+            "contender": contender,
+            "advice": advice,
+            "budget": limit - PROCESS_BYTES - beside,
+        }
         worker = Worker(spec, None if args.no_limit else limit)
         stack.callback(worker.close)
         return worker
 
-    ours, mapped = start("gids", "gids", ""), start("dgl-mmap-random", "dgl", "random")
+    ours, mapped = start("gids", "gids"), start("dgl-mmap-random", "dgl", "random")
     answers: dict[str, list[dict[str, Any]]] = {ours.name: [], mapped.name: []}
     turns = [(ours, batches), (mapped, scale.mapped_batches)]
     for number in range(rounds):
         for worker, count in turns if number % 2 == 0 else reversed(turns):
             answers[worker.name].append(worker.ask("round", number, count))
-    overlaps = [ours.ask("overlap", rounds + number) for number in range(rounds)]
+    ours.close()
     mapped.close()
+    training = start("gids-training", "gids", beside=0 if args.quick else TRAINING_BYTES)
+    overlaps = [training.ask("overlap", number) for number in range(rounds)]
+    training.close()
     plain_worker = start("dgl-mmap-plain", "dgl", "normal")
     plain = plain_worker.ask("round", 0, 1, scale.plain_rows)
 
