@@ -92,7 +92,7 @@ class Engine:
         self.hetero = len(dataset.node_types) > 1
         self.labels = self._load_labels() if options.with_labels else {}
         self.topology = Topology.from_dataset(dataset)
-        self.budget = available_bytes() // 2 if options.budget is None else options.budget
+        self.host_budget = available_bytes() // 2 if options.budget is None else options.budget
         self.storage = self._storage()
         self.demand, sample_bytes = self._profile(profile)
         self.allotment = self._allot(sample_bytes)
@@ -103,7 +103,7 @@ class Engine:
         given = self.options.storage
         if self.options.staging_fixed:
             return given
-        return replace(given, staging_bytes=min(given.staging_bytes, max(LEAST_STAGING_BYTES, self.budget // 16)))
+        return replace(given, staging_bytes=min(given.staging_bytes, max(LEAST_STAGING_BYTES, self.host_budget // 16)))
 
     def _load_labels(self) -> dict[str, Tensor]:
         found = {ntype: self.dataset.labels(ntype) for ntype in self.dataset.node_types}
@@ -141,7 +141,7 @@ class Engine:
             sample_bytes=sample_bytes,
         )
         return allot(
-            self.budget,
+            self.host_budget,
             fixed,
             self.demand,
             window=pipeline.window,
