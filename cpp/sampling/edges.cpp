@@ -23,15 +23,21 @@ void gather(const Index* indices, const int64_t* positions, int64_t count, int64
     }
 }
 
-// Copies what hot lists have and reads the rest in one request, so that the reader can sort and merge all of it.
+// Reads what hot lists do not have in one request, so that the reader can sort and merge all of it. Until the answer is
+// there, edges.src holds the positions that were asked for.
 void resolve_on_disk(const Relation& relation, const int64_t* nodes, EdgeList& edges) {
     if (relation.hot == nullptr) {
         if (edges.num_edges() > 0) relation.read(edges.positions.data(), edges.num_edges(), edges.src.data());
         return;
     }
     const HotLists& hot = *relation.hot;
-    Array<int64_t> wanted(edges.num_edges());
     int64_t count = 0;
+    for (int64_t i = 0; i < edges.num_dst(); ++i)
+        if (!hot.contains(nodes[i]))
+            for (int64_t e = edges.indptr[i]; e < edges.indptr[i + 1]; ++e) edges.src[count++] = edges.positions[e];
+    Array<int64_t> found(count);
+    if (count > 0) relation.read(edges.src.data(), count, found.data());
+    const int64_t* next = found.data();
     for (int64_t i = 0; i < edges.num_dst(); ++i) {
         const int64_t from = edges.indptr[i];
         const int64_t to = edges.indptr[i + 1];
@@ -39,16 +45,9 @@ void resolve_on_disk(const Relation& relation, const int64_t* nodes, EdgeList& e
             const int64_t shift = hot.start(nodes[i]) - relation.indptr[nodes[i]];
             for (int64_t e = from; e < to; ++e) edges.src[e] = hot.value(edges.positions[e] + shift);
         } else {
-            for (int64_t e = from; e < to; ++e) wanted[count++] = edges.positions[e];
+            for (int64_t e = from; e < to; ++e) edges.src[e] = *next++;
         }
     }
-    if (count == 0) return;
-    Array<int64_t> found(count);
-    relation.read(wanted.data(), count, found.data());
-    const int64_t* next = found.data();
-    for (int64_t i = 0; i < edges.num_dst(); ++i)
-        if (!hot.contains(nodes[i]))
-            for (int64_t e = edges.indptr[i]; e < edges.indptr[i + 1]; ++e) edges.src[e] = *next++;
 }
 
 // Weights are on disk: whole lists are read slice by slice, and edges are chosen while their weights are at hand.

@@ -24,6 +24,9 @@ Array = npt.NDArray[Any]
 READ_BYTES = 4096
 #: Edges per node that hotness assumes; only the ranking depends on it.
 TYPICAL_FANOUT = 10
+#: Where a list begins, on disk and in memory.
+LIST_OVERHEAD_BYTES = 16
+_PIECE_NODES = 1 << 18
 
 
 class PositionReader:
@@ -101,17 +104,41 @@ def load_visits(
 def choose_hot(
     indptr: npt.NDArray[np.int64], visits: npt.NDArray[np.float32], item_bytes: int, budget_bytes: int
 ) -> npt.NDArray[np.int64]:
-    """Choose the nodes whose lists save the most reads per byte of memory; ascending."""
-    overhead = 16  # where the list begins, on disk and in memory
+    """Choose the nodes whose lists save the most reads per byte of memory; ascending.
+
+    Works in pieces, so that choosing takes no more memory than one number per node.
+    """
+    num_nodes = len(indptr) - 1
     budget = budget_bytes - len(indptr) * 3 // 16  # the bitmap and its ranks
-    degrees = np.diff(indptr)
-    list_bytes = degrees * item_bytes
-    saved = visits * np.minimum(np.minimum(degrees, TYPICAL_FANOUT), 1 + list_bytes / READ_BYTES)
-    candidates = np.flatnonzero(saved > 0)
-    worth = (saved[candidates] / (list_bytes[candidates] + overhead)).astype(np.float32)
-    order = candidates[np.argsort(-worth, kind="stable")]
-    fits = np.cumsum(list_bytes[order] + overhead) <= budget
-    return np.sort(order[fits])
+    worth = np.empty(num_nodes, np.float32)
+
+    def pieces() -> Iterator[tuple[int, int, npt.NDArray[np.int64]]]:
+        for begin in range(0, num_nodes, _PIECE_NODES):
+            end = min(begin + _PIECE_NODES, num_nodes)
+            yield begin, end, np.diff(indptr[begin : end + 1]) * item_bytes
+
+    for begin, end, list_bytes in pieces():
+        reads = np.minimum(np.minimum(list_bytes // item_bytes, TYPICAL_FANOUT), 1 + list_bytes / READ_BYTES)
+        worth[begin:end] = visits[begin:end] * reads / (list_bytes + LIST_OVERHEAD_BYTES)
+
+    def cost(least: float) -> int:
+        """Bytes of all lists that are worth at least that much."""
+        return sum(
+            int((list_bytes + LIST_OVERHEAD_BYTES)[worth[begin:end] >= least].sum())
+            for begin, end, list_bytes in pieces()
+        )
+
+    high = np.nextafter(worth.max(initial=0), np.float32(np.inf), dtype=np.float32)  # nothing is worth that much
+    low = np.nextafter(np.float32(0), np.float32(1), dtype=np.float32)  # everything of use is worth that much
+    if cost(low) <= budget:
+        return np.flatnonzero(worth >= low)
+    while (middle := low + (high - low) / np.float32(2)) not in (low, high):
+        low, high = (low, middle) if cost(middle) <= budget else (middle, high)
+    # Lists worth `high` fit, those worth `low` do not all: take as many of the latter as there is room for.
+    chosen = np.flatnonzero(worth >= high)
+    ties = np.flatnonzero((worth >= low) & (worth < high))
+    sizes = (indptr[ties + 1] - indptr[ties]) * item_bytes + LIST_OVERHEAD_BYTES
+    return np.sort(np.concatenate([chosen, ties[np.cumsum(sizes) <= budget - cost(high)]]))
 
 
 def keep_hot(

@@ -1,0 +1,169 @@
+"""The disk part of ``gids bench sample``: edges per second past the page cache, and memory, against fio and memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gids.bench.harness import Bar, Contender, Report, alternate
+from gids.bench.power_law import power_law_graph
+from gids.sampling import EdgeType, NeighborSampler, SampleKey, Topology
+from gids.table import RowTable, Stripe
+
+FANOUTS = [20, 15, 10]
+BATCH = 1024
+EDGE: EdgeType = ("_N", "_E", "_N")
+
+# Floors of the issue. A read per sampled edge could at best deliver fio's random reads per second; sorting, merging and
+# hot lists must give ten times that. Memory counts everything that the process adds, batches included.
+FLOOR_OVER_FIO = 10.0
+CEILING_MEMORY = 0.25
+FLOOR_FILE_OVER_MEMORY = 4.0
+
+
+@dataclass(frozen=True)
+class StoredGraph:
+    """A graph in two files, as much of a dataset as a topology needs."""
+
+    directory: Path
+
+    node_types = ("_N",)
+    edge_types = (EDGE,)
+
+    @property
+    def scratch_dir(self) -> Path:
+        """Where the hotness of nodes is remembered."""
+        return self.directory
+
+    def num_nodes(self, ntype: str | None = None) -> int:
+        """Count the nodes."""
+        return len(self.indptr(EDGE)) - 1
+
+    def indptr(self, etype: EdgeType) -> np.ndarray:
+        """Give the offsets."""
+        return np.load(self.directory / "indptr.npy", mmap_mode="r")
+
+    def indices_table(self, etype: EdgeType) -> RowTable:
+        """Say where the neighbours are."""
+        path = self.directory / "indices.bin"
+        rows = path.stat().st_size // 4
+        return RowTable("indices", "int32", 1, rows, 4, (Stripe(path, 0, rows),), max(rows, 1))
+
+    def edge_ids_table(self, etype: EdgeType) -> RowTable | None:
+        """Positions are the ids."""
+        return None
+
+    def edge_weight_table(self, etype: EdgeType) -> RowTable | None:
+        """There are no weights."""
+        return None
+
+
+def write_graph(directory: Path, num_nodes: int, num_edges: int) -> StoredGraph:
+    """Make the graph and put it on disk."""
+    indptr, indices = power_law_graph(num_nodes, num_edges, seed=1)
+    np.save(directory / "indptr.npy", indptr)
+    indices.tofile(directory / "indices.bin")
+    return StoredGraph(directory)
+
+
+def disk_section(report: Report, directory: Path, num_nodes: int, num_edges: int, batches: int, rounds: int) -> None:
+    """Alternate fio's random reads with sampling from disk; measure memory in processes of their own."""
+    graph = write_graph(directory, num_nodes, num_edges)
+    edge_bytes = graph.indices_table(EDGE).total_bytes
+    budget = edge_bytes // 16
+    contenders = []
+    if shutil.which("fio"):
+        iops = FioReads(directory / "indices.bin", seconds=3 if edge_bytes > 1 << 28 else 1)
+        contenders.append(Contender("fio, one direct read per edge", iops.run))
+    else:
+        report.extra["fio"] = "not installed: no comparison"
+    with Topology.from_dataset(graph, on_disk=True, budget=budget) as topology:
+        sampler = NeighborSampler(FANOUTS)
+        seeds = torch.from_numpy(np.random.default_rng(3).permutation(num_nodes))
+        turn = iter(range(1 << 30))
+
+        def sample() -> float:
+            edges = 0
+            for _ in range(batches):
+                batch = next(turn)
+                start = batch * BATCH % max(num_nodes - BATCH, 1)
+                edges += sampler.sample(topology, seeds[start : start + BATCH], SampleKey(batch=batch)).num_edges
+            return edges
+
+        sample()
+        contenders.append(Contender("gids from disk", sample))
+        rates = alternate(contenders, unit="edges", rounds=rounds)
+        stats = topology.disk_stats()[EDGE]
+    report.measurements += rates.values()
+    if len(rates) == 2:
+        # fio's best round: the bar is what the device could do, not what it did in a bad moment
+        best = max(rates["fio, one direct read per edge"].rates)
+        report.bars.append(Bar("disk: edges/s over fio's best IOPS", rates["gids from disk"].median / best, FLOOR_OVER_FIO))
+    memory = {kind: peak_memory(directory, kind, budget) for kind in ("disk", "memory")}
+    report.bars += [
+        Bar("disk: memory over that of the graph in memory", memory["disk"] / memory["memory"], CEILING_MEMORY, True),
+        Bar("disk: edge file over the sampler's memory", edge_bytes / memory["disk"], FLOOR_FILE_OVER_MEMORY),
+    ]
+    report.extra["disk"] = {
+        "edge_file_bytes": edge_bytes,
+        "hot_lists_budget_bytes": budget,
+        "peak_bytes_disk": memory["disk"],
+        "peak_bytes_memory": memory["memory"],
+        **stats,
+    }
+
+
+class FioReads:
+    """Random 4 KiB direct reads by a tuned fio, alternating between one and two jobs."""
+
+    def __init__(self, path: Path, seconds: int) -> None:
+        self.path, self.seconds, self.jobs = path, seconds, 1
+
+    def run(self) -> float:
+        """Give the reads done per round; the clock is that of the harness, so the rate is a little low."""
+        command = (
+            f"fio --name=r --filename={self.path} --readonly --rw=randread --bs=4k --direct=1 --ioengine=io_uring "
+            f"--iodepth=128 --numjobs={self.jobs} --time_based --runtime={self.seconds} --registerfiles --fixedbufs "
+            "--gtod_reduce=1 --iodepth_batch_submit=16 --iodepth_batch_complete_max=64 --norandommap "
+            "--group_reporting --output-format=json"
+        )
+        self.jobs = 3 - self.jobs
+        result = subprocess.run(command.split(), capture_output=True, text=True, check=True)
+        reads = json.loads(result.stdout)["jobs"][0]["read"]
+        return float(reads["total_ios"])
+
+
+_CHILD = """
+import re, sys
+from pathlib import Path
+import numpy as np, torch
+from gids.bench.sample_disk import BATCH, FANOUTS, StoredGraph
+from gids.sampling import NeighborSampler, SampleKey, Topology
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+
+graph = StoredGraph(Path(sys.argv[1]))
+NeighborSampler([2]).sample(Topology.from_arrays([0, 1], [0]), [0], SampleKey())
+before = peak()
+with Topology.from_dataset(graph, on_disk=sys.argv[2] == "disk", budget=int(sys.argv[3])) as topology:
+    nodes = graph.num_nodes()
+    for batch in range(3):
+        seeds = torch.arange(batch * BATCH, (batch + 1) * BATCH) % nodes
+        NeighborSampler(FANOUTS).sample(topology, seeds, SampleKey(batch=batch))
+print(peak() - before)
+"""
+
+
+def peak_memory(directory: Path, kind: str, budget: int) -> int:
+    """Bytes by which a fresh process grows while it opens the graph and samples three batches."""
+    command = [sys.executable, "-c", _CHILD, str(directory), kind, str(budget)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(result.stdout)
