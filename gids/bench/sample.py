@@ -99,14 +99,10 @@ def memory_section(
         sampler = NeighborSampler(fanouts)
         contenders = []
         for threads, pool in pools.items():
-            contenders.append(
-                Contender(f"gids {label} threads={threads}", gids_run(sampler, topology, seeds, pool))
-            )
+            contenders.append(Contender(f"gids {label} threads={threads}", gids_run(sampler, topology, seeds, pool)))
             if dgl_run is not None:
                 contenders.append(Contender(f"dgl {label} threads={threads}", dgl_run(fanouts, threads)))
-        contenders.append(
-            Contender(f"gids {label} 2 batches at once", batches_at_once(sampler, topology, seeds))
-        )
+        contenders.append(Contender(f"gids {label} 2 batches at once", batches_at_once(sampler, topology, seeds)))
         for contender in contenders:
             contender.run()
         rates = alternate(contenders, unit="edges", rounds=rounds)
@@ -114,7 +110,9 @@ def memory_section(
         for threads in pools:
             mine, theirs = f"gids {label} threads={threads}", f"dgl {label} threads={threads}"
             if theirs in rates:
-                report.bars.append(Bar(f"{label}: times DGL, {threads} thread(s)", ratio(rates, mine, theirs), FLOOR_DGL))
+                report.bars.append(
+                    Bar(f"{label}: times DGL, {threads} thread(s)", ratio(rates, mine, theirs), FLOOR_DGL)
+                )
         scaling = ratio(rates, f"gids {label} threads=2", f"gids {label} threads=1")
         report.bars.append(Bar(f"{label}: 2 threads over 1", scaling, FLOOR_SCALING))
 
@@ -135,14 +133,14 @@ def gids_run(
     return work
 
 
-def batches_at_once(
-    sampler: NeighborSampler, topology: Topology, seeds: Sequence[torch.Tensor]
-) -> Callable[[], float]:
+def batches_at_once(sampler: NeighborSampler, topology: Topology, seeds: Sequence[torch.Tensor]) -> Callable[[], float]:
     """Give a round in which two Python threads sample different batches."""
 
     def work() -> float:
         with ThreadPoolExecutor(2) as threads:
-            jobs = threads.map(lambda i: sampler.sample(topology, seeds[i], SampleKey(batch=i)).num_edges, range(len(seeds)))
+            jobs = threads.map(
+                lambda i: sampler.sample(topology, seeds[i], SampleKey(batch=i)).num_edges, range(len(seeds))
+            )
             return sum(jobs)
 
     return work

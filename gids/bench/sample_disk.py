@@ -48,7 +48,8 @@ class StoredGraph:
 
     def indptr(self, etype: EdgeType) -> np.ndarray:
         """Give the offsets."""
-        return np.load(self.directory / "indptr.npy", mmap_mode="r")
+        offsets: np.ndarray = np.load(self.directory / "indptr.npy", mmap_mode="r")
+        return offsets
 
     def indices_table(self, etype: EdgeType) -> RowTable:
         """Say where the neighbours are."""
@@ -105,7 +106,9 @@ def disk_section(report: Report, directory: Path, num_nodes: int, num_edges: int
     if len(rates) == 2:
         # fio's best round: the bar is what the device could do, not what it did in a bad moment
         best = max(rates["fio, one direct read per edge"].rates)
-        report.bars.append(Bar("disk: edges/s over fio's best IOPS", rates["gids from disk"].median / best, FLOOR_OVER_FIO))
+        report.bars.append(
+            Bar("disk: edges/s over fio's best IOPS", rates["gids from disk"].median / best, FLOOR_OVER_FIO)
+        )
     memory = {kind: peak_memory(directory, kind, budget) for kind in ("disk", "memory")}
     report.bars += [
         Bar("disk: memory over that of the graph in memory", memory["disk"] / memory["memory"], CEILING_MEMORY, True),
