@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kPieceEdges = 4096;       // edges that one thread handles at a time: 32 KiB of ids
 constexpr int64_t kCountAhead = 32;         // destinations between prefetch and use of an offset
 constexpr int64_t kGatherAhead = 64;        // edges between prefetch and use of a neighbour
+constexpr int64_t kReadEdges = 1 << 20;     // neighbours asked of the reader at a time
 constexpr int64_t kSliceWeights = 4 << 20;  // weights read from disk at a time
 
 template <class Index>
@@ -23,29 +24,35 @@ void gather(const Index* indices, const int64_t* positions, int64_t count, int64
     }
 }
 
-// Reads what hot lists do not have in one request, so that the reader can sort and merge all of it. Until the answer is
-// there, edges.src holds the positions that were asked for.
-void resolve_on_disk(const Relation& relation, const int64_t* nodes, EdgeList& edges) {
-    if (relation.hot == nullptr) {
-        if (edges.num_edges() > 0) relation.read(edges.positions.data(), edges.num_edges(), edges.src.data());
-        return;
-    }
-    const HotLists& hot = *relation.hot;
-    int64_t count = 0;
-    for (int64_t i = 0; i < edges.num_dst(); ++i)
-        if (!hot.contains(nodes[i]))
-            for (int64_t e = edges.indptr[i]; e < edges.indptr[i + 1]; ++e) edges.src[count++] = edges.positions[e];
-    Array<int64_t> found(count);
-    if (count > 0) relation.read(edges.src.data(), count, found.data());
-    const int64_t* next = found.data();
-    for (int64_t i = 0; i < edges.num_dst(); ++i) {
-        const int64_t from = edges.indptr[i];
-        const int64_t to = edges.indptr[i + 1];
-        if (hot.contains(nodes[i])) {
-            const int64_t shift = hot.start(nodes[i]) - relation.indptr[nodes[i]];
-            for (int64_t e = from; e < to; ++e) edges.src[e] = hot.value(edges.positions[e] + shift);
-        } else {
-            for (int64_t e = from; e < to; ++e) edges.src[e] = *next++;
+// Copies what hot lists have and reads the rest in few large requests, which the reader sorts and merges. The requests
+// are bounded because sorting them takes several times the memory of the edges themselves.
+// positions and edges.src may be the same array.
+void resolve_on_disk(const Relation& relation, const int64_t* nodes, const int64_t* positions, EdgeList& edges) {
+    const HotLists* hot = relation.hot.get();
+    const auto is_hot = [&](int64_t i) { return hot != nullptr && hot->contains(nodes[i]); };
+    Array<int64_t> wanted;
+    Array<int64_t> found;
+    for (int64_t begin = 0, end = 0; begin < edges.num_dst(); begin = end) {
+        int64_t count = 0;
+        for (end = begin; end < edges.num_dst() && count < kReadEdges; ++end)
+            if (!is_hot(end)) count += edges.indptr[end + 1] - edges.indptr[end];
+        wanted.reserve(count);
+        found.reserve(count);
+        int64_t* next = wanted.data();
+        for (int64_t i = begin; i < end; ++i)
+            if (!is_hot(i)) next = std::copy(positions + edges.indptr[i], positions + edges.indptr[i + 1], next);
+        if (count > 0) relation.read(wanted.data(), count, found.data());
+        const int64_t* value = found.data();
+        for (int64_t i = begin; i < end; ++i) {
+            const int64_t from = edges.indptr[i];
+            const int64_t to = edges.indptr[i + 1];
+            if (is_hot(i)) {
+                const int64_t shift = hot->start(nodes[i]) - relation.indptr[nodes[i]];
+                for (int64_t e = from; e < to; ++e) edges.src[e] = hot->value(positions[e] + shift);
+            } else {
+                std::copy_n(value, to - from, edges.src.data() + from);
+                value += to - from;
+            }
         }
     }
 }
@@ -136,7 +143,7 @@ void Chooser::choose(int64_t i, int64_t* out, std::vector<double>& scratch) cons
 }
 
 EdgeList find_edges(const Topology& topology, const Relation& relation, const int64_t* nodes, int64_t num_dst,
-                    const Draw& draw, ThreadPool* pool) {
+                    const Draw& draw, bool positions, ThreadPool* pool) {
     EdgeList edges{Array<int64_t>(num_dst + 1), {}, {}};
     if (draw.weighted && relation.weights == nullptr) {
         choose_with_read_weights(relation, nodes, draw, edges);
@@ -151,15 +158,17 @@ EdgeList find_edges(const Topology& topology, const Relation& relation, const in
                 chooser.choose(i, edges.positions.data() + edges.indptr[i], scratch);
         });
     }
-    edges.src = Array<int64_t>(edges.num_edges());
+    // Positions that nobody asks for share the array of the sources: each is read before it is overwritten.
+    edges.src = positions ? Array<int64_t>(edges.num_edges()) : std::move(edges.positions);
+    const int64_t* chosen = positions ? edges.positions.data() : edges.src.data();
     if (relation.in_memory()) {
         for_pieces(pool, edges.num_edges(), kPieceEdges, [&](int64_t begin, int64_t end) {
-            const int64_t* from = edges.positions.data() + begin;
-            if (relation.indices32 != nullptr) gather(relation.indices32, from, end - begin, edges.src.data() + begin);
-            else gather(relation.indices64, from, end - begin, edges.src.data() + begin);
+            int64_t* out = edges.src.data() + begin;
+            if (relation.indices32 != nullptr) gather(relation.indices32, chosen + begin, end - begin, out);
+            else gather(relation.indices64, chosen + begin, end - begin, out);
         });
     } else {
-        resolve_on_disk(relation, nodes, edges);
+        resolve_on_disk(relation, nodes, chosen, edges);
     }
     check_neighbors(relation, edges.src.data(), edges.num_edges(), topology.num_sources(relation));
     return edges;

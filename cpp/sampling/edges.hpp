@@ -34,8 +34,8 @@ constexpr Draw kAllEdges{-1, false, false, {0, 0}};
 // In-edges of destination i are [indptr[i], indptr[i + 1]).
 struct EdgeList {
     Array<int64_t> indptr;
-    Array<int64_t> positions;
-    Array<int64_t> src;  // node ids
+    Array<int64_t> positions;  // empty unless asked for
+    Array<int64_t> src;        // node ids
 
     int64_t num_dst() const { return indptr.size() - 1; }
     int64_t num_edges() const { return indptr[num_dst()]; }
@@ -75,7 +75,27 @@ private:
 
 // Chooses and resolves the edges of all destinations.
 EdgeList find_edges(const Topology& topology, const Relation& relation, const int64_t* nodes, int64_t num_dst,
-                    const Draw& draw, ThreadPool* pool);
+                    const Draw& draw, bool positions, ThreadPool* pool);
+
+// Keeps the edges for which keep(destination, edge) holds, in place.
+template <class Keep>
+void filter_edges(EdgeList& edges, const Keep& keep) {
+    int64_t kept = 0;
+    int64_t from = 0;
+    for (int64_t i = 0; i < edges.num_dst(); ++i) {
+        const int64_t to = edges.indptr[i + 1];
+        for (int64_t e = from; e < to; ++e) {
+            if (!keep(i, e)) continue;
+            edges.src[kept] = edges.src[e];
+            if (edges.positions.size() > 0) edges.positions[kept] = edges.positions[e];
+            ++kept;
+        }
+        edges.indptr[i + 1] = kept;
+        from = to;
+    }
+    edges.src.set_size(kept);
+    if (edges.positions.size() > 0) edges.positions.set_size(kept);
+}
 
 // Replaces edge positions by edge ids where the relation has them.
 void name_edges(const Relation& relation, int64_t* positions, int64_t count);

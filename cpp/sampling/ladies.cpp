@@ -21,7 +21,7 @@ struct Candidates {
 Candidates collect(const Topology& topology, const Relation& relation, const int64_t* nodes, int64_t num_dst,
                    bool weighted, const ExcludedEdges& excluded, NodeSet& candidates, ThreadPool* pool) {
     Candidates found;
-    found.edges = find_edges(topology, relation, nodes, num_dst, kAllEdges, pool);
+    found.edges = find_edges(topology, relation, nodes, num_dst, kAllEdges, true, pool);
     drop_excluded(excluded, nodes, found.edges);
     const int64_t num_edges = found.edges.num_edges();
     found.candidate = Array<int64_t>(num_edges);

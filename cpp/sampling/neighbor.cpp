@@ -70,36 +70,21 @@ BlockPart sample_in_memory(const Topology& topology, const Relation& relation, c
 BlockPart sample_listed(const Topology& topology, const Relation& relation, const Draw& draw, bool edge_ids,
                         const ExcludedEdges& excluded, const NodeSet& destinations, int64_t num_dst, NodeSet& sources,
                         ThreadPool* pool) {
-    EdgeList edges = find_edges(topology, relation, destinations.nodes(), num_dst, draw, pool);
+    EdgeList edges = find_edges(topology, relation, destinations.nodes(), num_dst, draw, edge_ids, pool);
     drop_excluded(excluded, destinations.nodes(), edges);
     sources.expect(edges.num_edges());
     sources.add(edges.src.data(), edges.num_edges());
     if (edge_ids) name_edges(relation, edges.positions.data(), edges.num_edges());
-    return {
-        std::move(edges.indptr), std::move(edges.src), edge_ids ? std::move(edges.positions) : Array<int64_t>(), {}};
+    return {std::move(edges.indptr), std::move(edges.src), std::move(edges.positions), {}};
 }
 
 }  // namespace
 
 void drop_excluded(const ExcludedEdges& excluded, const int64_t* nodes, EdgeList& edges) {
     if (excluded.empty()) return;
-    int64_t kept = 0;
-    int64_t from = edges.indptr[0];
-    for (int64_t i = 0; i < edges.num_dst(); ++i) {
-        const int64_t to = edges.indptr[i + 1];
-        const auto begin = std::lower_bound(excluded.begin(), excluded.end(), std::pair(nodes[i], INT64_MIN));
-        const bool any = begin != excluded.end() && begin->first == nodes[i];
-        for (int64_t e = from; e < to; ++e) {
-            if (any && std::binary_search(begin, excluded.end(), std::pair(nodes[i], edges.src[e]))) continue;
-            edges.src[kept] = edges.src[e];
-            edges.positions[kept] = edges.positions[e];
-            ++kept;
-        }
-        edges.indptr[i + 1] = kept;
-        from = to;
-    }
-    edges.src.set_size(kept);
-    edges.positions.set_size(kept);
+    filter_edges(edges, [&](int64_t i, int64_t e) {
+        return !std::binary_search(excluded.begin(), excluded.end(), std::pair(nodes[i], edges.src[e]));
+    });
 }
 
 Sampled sample_neighbors(Topology& topology, const NeighborOptions& options, SampleKey key, const Seeds& seeds,

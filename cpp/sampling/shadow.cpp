@@ -23,28 +23,13 @@ Sampled sample_shadow(Topology& topology, const NeighborOptions& options, Sample
     for (size_t r = 0; r < topology.relations.size(); ++r) {
         const Relation& relation = topology.relations[r];
         const auto dst = static_cast<size_t>(relation.dst_type);
-        EdgeList edges = find_edges(topology, relation, sets[dst].nodes(), block.num_dst[dst], kAllEdges, pool);
+        EdgeList edges =
+            find_edges(topology, relation, sets[dst].nodes(), block.num_dst[dst], kAllEdges, options.edge_ids, pool);
         if (!options.excluded.empty()) drop_excluded(options.excluded[r], sets[dst].nodes(), edges);
         sets[static_cast<size_t>(relation.src_type)].find(edges.src.data(), edges.num_edges());
-        int64_t kept = 0;
-        int64_t from = 0;
-        for (int64_t i = 0; i < edges.num_dst(); ++i) {
-            const int64_t to = edges.indptr[i + 1];
-            for (int64_t e = from; e < to; ++e) {
-                if (edges.src[e] < 0) continue;
-                edges.src[kept] = edges.src[e];
-                edges.positions[kept++] = edges.positions[e];
-            }
-            edges.indptr[i + 1] = kept;
-            from = to;
-        }
-        edges.src.set_size(kept);
-        edges.positions.set_size(kept);
-        if (options.edge_ids) name_edges(relation, edges.positions.data(), kept);
-        block.parts.push_back({std::move(edges.indptr),
-                               std::move(edges.src),
-                               options.edge_ids ? std::move(edges.positions) : Array<int64_t>(),
-                               {}});
+        filter_edges(edges, [&](int64_t, int64_t e) { return edges.src[e] >= 0; });
+        if (options.edge_ids) name_edges(relation, edges.positions.data(), edges.num_edges());
+        block.parts.push_back({std::move(edges.indptr), std::move(edges.src), std::move(edges.positions), {}});
     }
     sample.blocks.clear();
     sample.blocks.push_back(std::move(block));

@@ -78,7 +78,7 @@ def disk_section(report: Report, directory: Path, num_nodes: int, num_edges: int
     """Alternate fio's random reads with sampling from disk; measure memory in processes of their own."""
     graph = write_graph(directory, num_nodes, num_edges)
     edge_bytes = graph.indices_table(EDGE).total_bytes
-    budget = edge_bytes // 16
+    budget = edge_bytes // 32
     contenders = []
     if shutil.which("fio"):
         iops = FioReads(directory / "indices.bin", seconds=3 if edge_bytes > 1 << 28 else 1)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from gids import _native
-from gids.dataset.rows import as_tensor, blocks, read_rows
+from gids.dataset.rows import as_tensor, read_rows
 from gids.errors import ConfigError, DatasetError
 from gids.sampling.sample import EdgeType
 from gids.storage import RowReader, StorageOptions
@@ -27,6 +27,7 @@ TYPICAL_FANOUT = 10
 #: Where a list begins, on disk and in memory.
 LIST_OVERHEAD_BYTES = 16
 _PIECE_NODES = 1 << 18
+_PIECE_ROWS = 1 << 20
 
 
 class PositionReader:
@@ -61,7 +62,8 @@ class PositionReader:
 
 def stream(table: RowTable) -> Iterator[tuple[int, Array]]:
     """Pass over a one-column table in order: (first position, values)."""
-    for begin, end in blocks(table):
+    for begin in range(0, table.num_rows, _PIECE_ROWS):
+        end = min(begin + _PIECE_ROWS, table.num_rows)
         yield begin, as_tensor(table, read_rows(table, begin, end)).numpy()
 
 
