@@ -31,6 +31,8 @@ class Settings:
         Part of it for the rows that the graph says will be wanted most, kept for the whole run.
     staging_bytes : int
         Part of it that the device writes to.
+    window, max_group : int
+        Batches that the cache sees ahead, and batches read together: few, as every sampled batch takes memory.
     fanouts : tuple of int
         Neighbours sampled per layer; as many layers has the model.
     batch_size, epochs, hidden_dim, learning_rate, dropout
@@ -56,6 +58,8 @@ class Settings:
     budget_bytes: int = 128 << 20
     host_buffer_bytes: int = 12 << 20
     staging_bytes: int = 8 << 20
+    window: int = 4
+    max_group: int = 4
     fanouts: tuple[int, ...] = (4, 4, 4)
     batch_size: int = 128
     epochs: int = 3
@@ -77,13 +81,13 @@ class Settings:
     def quick(cls) -> Settings:
         """Give a graph that is generated and trained on in seconds."""
         return cls(
-            num_nodes=60_000,
+            num_nodes=100_000,
             degree=8.0,
-            train=0.02,
-            test=0.01,
+            train=0.012,
+            test=0.006,
             epochs=2,
             num_classes=8,
-            budget_bytes=7 << 20,
+            budget_bytes=12 << 20,
             host_buffer_bytes=256 << 10,
             staging_bytes=1 << 20,
             fanouts=(3, 3, 3),

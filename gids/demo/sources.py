@@ -52,6 +52,8 @@ class FromDisk:
             batch_size=settings.batch_size,
             budget=settings.budget_bytes,
             host_buffer=settings.host_buffer_bytes,
+            window=settings.window,
+            max_group=settings.max_group,
             seed=settings.seed,
             shuffle=split == "train",
             storage=StorageOptions(staging_bytes=settings.staging_bytes),

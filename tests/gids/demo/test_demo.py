@@ -73,7 +73,7 @@ def test_a_second_run_uses_the_dataset_again(
 
 
 def test_a_budget_that_shows_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--quick", "--dir", str(tmp_path), "--budget", "20MiB"]) == 1
+    assert main(["demo", "--quick", "--dir", str(tmp_path), "--budget", "40MiB"]) == 1
     assert "budget must be at most a quarter of the feature table" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="at most a quarter"):
         Settings(budget_bytes=1 << 40)
