@@ -55,6 +55,22 @@ GIDS_DEVICE void write_doorbell(uint32_t* doorbell, uint32_t value) {
 #endif
 }
 
+// Replaces `expected` by `wanted`, and gives what was there. acquire, system: whatever came with the word is visible.
+// (PTX, because the library's exchange takes its operand by reference, which costs the kernels local memory.)
+GIDS_DEVICE uint32_t exchange_if(uint32_t& word, uint32_t expected, uint32_t wanted) {
+#if defined(__CUDA_ARCH__)
+    uint32_t seen;
+    asm volatile("atom.acquire.sys.cas.b32 %0, [%1], %2, %3;"
+                 : "=r"(seen)
+                 : "l"(&word), "r"(expected), "r"(wanted)
+                 : "memory");
+    return seen;
+#else
+    system_ref<uint32_t>(word).compare_exchange_strong(expected, wanted, memory_order_acquire, memory_order_relaxed);
+    return expected;
+#endif
+}
+
 // A slot's word is generation << 2 | state, so that a watchdog that read an old word can never poison a new command.
 enum SlotState : uint32_t { kFree = 0, kInFlight = 1, kAnswered = 2, kPoisoned = 3 };
 GIDS_DEVICE uint32_t slot_state(uint32_t word) { return word & 3u; }
@@ -257,19 +273,19 @@ GIDS_DEVICE void ring(const Exec& exec, const QueueRef& q, uint32_t entries) {
 // (else its owner calls release_id when it has done with the buffer). Ids that were not in flight are counted, not
 // followed.
 template <class Sink>
-GIDS_DEVICE bool dispatch(const QueueRef& q, uint32_t dw3, Sink& sink) {
+GIDS_DEVICE bool dispatch(const QueueRef& q, uint32_t dw3, Sink sink) {
     const uint32_t id = completion_id(dw3);
     if (id >= q.ids) {
         atomic_ref<uint32_t>(q.control->spurious).fetch_add(1u, memory_order_relaxed);
         return false;
     }
     Slot& slot = q.slots[id];
-    system_ref<uint32_t> word(slot.word);
-    uint32_t seen = word.load(memory_order_relaxed);
+    const uint32_t word = system_ref<uint32_t>(slot.word).load(memory_order_relaxed);
     // acquire: `user` belongs to this submission. The exchange decides the race with the watchdog's poison().
-    if (slot_state(seen) != kInFlight ||
-        !word.compare_exchange_strong(seen, with_state(seen, kAnswered), memory_order_acquire, memory_order_relaxed)) {
-        uint32_t& count = slot_state(seen) == kFree ? q.control->spurious : q.control->late;
+    const uint32_t seen =
+        slot_state(word) == kInFlight ? exchange_if(slot.word, word, with_state(word, kAnswered)) : ~word;
+    if (seen != word) {
+        uint32_t& count = slot_state(word) == kFree ? q.control->spurious : q.control->late;
         atomic_ref<uint32_t>(count).fetch_add(1u, memory_order_relaxed);
         return false;
     }
@@ -280,7 +296,7 @@ GIDS_DEVICE bool dispatch(const QueueRef& q, uint32_t dw3, Sink& sink) {
 // Reads completions until there is none or about `limit` were seen; returns how many commands were dispatched (the same
 // value on every lane). Collective. Returns 0 at once when another thread or warp is draining this queue.
 template <class Exec, class Sink>
-GIDS_DEVICE uint32_t drain(const Exec& exec, const QueueRef& q, uint32_t limit, Sink&& sink) {
+GIDS_DEVICE uint32_t drain(const Exec& exec, const QueueRef& q, uint32_t limit, Sink sink) {
     QueueControl& control = *q.control;
     bool mine = false;
     if (exec.lane() == 0) {
@@ -331,8 +347,7 @@ GIDS_DEVICE uint32_t drain(const Exec& exec, const QueueRef& q, uint32_t limit, 
 GIDS_DEVICE bool poison(const QueueRef& q, uint32_t id, uint32_t word) {
     if (slot_state(word) != kInFlight) return false;
     // acquire: the caller reads the slot's `user` next.
-    return system_ref<uint32_t>(q.slots[id].word)
-        .compare_exchange_strong(word, with_state(word, kPoisoned), memory_order_acquire, memory_order_relaxed);
+    return exchange_if(q.slots[id].word, word, with_state(word, kPoisoned)) == word;
 }
 
 }  // namespace gids::nvme

@@ -69,15 +69,16 @@ GIDS_DEVICE void submit_reads(const Exec& exec, const DriveRef* drives, const Re
     for (uint64_t base = worker * lanes; base < set.count; base += workers * lanes) {
         const uint64_t i = base + static_cast<uint64_t>(exec.lane());
         bool waiting = i < set.count;
-        const Read read = set.reads[waiting ? i : base];
+        const Read& read = set.reads[waiting ? i : base];  // not a copy: registers are scarcer than loads here
+        const uint32_t target = read.drive;
         const uint64_t started = exec.shuffle(clock.now_ns(), 0);
         for (uint32_t waiters = exec.ballot(waiting); waiters != 0; waiters = exec.ballot(waiting)) {
             // One queue at a time: the first lane that still waits decides which.
-            const uint32_t drive = exec.shuffle(read.drive, static_cast<int>(trailing_zeros(waiters)));
+            const uint32_t drive = exec.shuffle(target, static_cast<int>(trailing_zeros(waiters)));
             const QueueRef& q = drives[drive].queues[worker % drives[drive].num_queues];
             const uint64_t now = exec.shuffle(clock.now_ns(), 0);
-            const Enqueue outcome = enqueue(exec, q, waiting && read.drive == drive, read,
-                                            reinterpret_cast<uint64_t>(set.results + i), now);
+            const Enqueue outcome =
+                enqueue(exec, q, waiting && target == drive, read, reinterpret_cast<uint64_t>(set.results + i), now);
             const uint32_t posted = count_bits(exec.ballot(outcome == Enqueue::kDone));
             ring(exec, q, posted);
             uint32_t refused = outcome == Enqueue::kInvalid  ? kLocalInvalid

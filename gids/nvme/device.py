@@ -14,6 +14,7 @@ from gids import _native
 from gids.cuda.session import CudaSession, Session
 from gids.errors import ConfigError, DeviceError, StorageError
 from gids.nvme.drives import Drives
+from gids.nvme.facts import gpu_dma_buf
 
 #: One read as kernels/nvme_spec.cuh lays it out: blocks of a drive's namespace into a byte offset of the data region.
 READ = np.dtype(
@@ -25,6 +26,13 @@ _STATUS = 0x7FFF
 _LOCAL = {1 << 16: "breaks a rule of the queue", 2 << 16: "the queue was closed", 3 << 16: "no free command id in time"}
 _REGISTER_MAPPED, _REGISTER_IOMEMORY = 2, 4
 _MAX_BLOCKS = 64
+
+
+def _data_notes() -> str:
+    works, reason = gpu_dma_buf()
+    if works:
+        reason = "the GPU exports dma-buf, but VFIO type 1 maps memory of the process only"
+    return f"data goes through pinned host memory: {reason}"
 
 
 class DeviceQueues:
@@ -62,6 +70,8 @@ class DeviceQueues:
         self._timeout_s = timeout_s
         self._drives = drives
         self._registered: list[int] = []
+        #: Why the drives do not write to the GPU's own memory; empty where there is no GPU to speak of.
+        self.notes = _data_notes() if isinstance(session, CudaSession) else ""
         self._stop = threading.Event()
         self._pump: threading.Thread | None = None
         try:

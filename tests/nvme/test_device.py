@@ -1,5 +1,8 @@
 """Reads that kernels make, end to end: host set-up, entry points lane by lane, QEMU's controller, every outcome."""
 
+import importlib.util
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -97,3 +100,31 @@ def test_a_time_out_is_ended_by_the_watchdog_and_the_queues_stay_usable(tmp_path
         for read in reads:
             begin = int(read["lba"]) * 512
             np.testing.assert_array_equal(queues.data[int(read["offset"]) :][:1024], data[begin : begin + 1024])
+
+
+def test_the_real_cuda_session_drives_the_queues(tmp_path):
+    """CUDA bindings, NVRTC's module and registered memory, with the stand-in for the driver library."""
+    pytest.importorskip("cuda.core", reason="cuda-core is not installed (tests/requirements.txt brings it)")
+    root = Path(__file__).parents[2]
+    sys.path.insert(0, str(SIMT))
+    from runner import build as build_kernels
+
+    spec = importlib.util.spec_from_file_location("standin_build", root / "tests" / "standin" / "build.py")
+    standin = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(standin)
+    (tmp_path / "image").write_bytes(np.random.default_rng(3).bytes(2 << 20))
+    environment = os.environ | {
+        "LD_LIBRARY_PATH": f"{standin.build()}:{os.environ.get('LD_LIBRARY_PATH', '')}",
+        "GIDS_STANDIN_KERNELS": str(build_kernels()),
+        "GIDS_CACHE_DIR": str(root / "build" / "cache"),
+    }
+    command = [sys.executable, str(Path(__file__).parent / "driver_case.py"), str(tmp_path / "image")]
+    result = subprocess.run(
+        command, env=environment, cwd=root, capture_output=True, text=True, check=False, timeout=250
+    )
+    assert result.returncode == 0, result.stderr[-4000:]
+    first, last = result.stdout.strip().splitlines()
+    # Table, data, and for each of two pairs its state and rings; the doorbells are on pages of their own.
+    assert int(first.split()[1]) >= 7
+    assert "data goes through pinned host memory" in first
+    assert last == "left 0"
