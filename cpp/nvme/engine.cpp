@@ -138,19 +138,19 @@ private:
                 fail(lane, piece, EINVAL, "the file's place on the drive is not aligned to its blocks");
                 return;
             }
-            lane.waiting.push_back(store(std::move(piece)));
+            lane.waiting.push_back(store(piece));
             done += bytes;
         }
     }
 
     uint32_t store(Piece piece) {
         if (free_pieces_.empty()) {
-            pieces_.push_back(std::move(piece));
+            pieces_.push_back(piece);
             return static_cast<uint32_t>(pieces_.size() - 1);
         }
         const uint32_t index = free_pieces_.back();
         free_pieces_.pop_back();
-        pieces_[index] = std::move(piece);
+        pieces_[index] = piece;
         return index;
     }
 

@@ -100,7 +100,7 @@ Reader::Open& Reader::here() {
 std::shared_ptr<Job> Reader::submit(std::span<const int64_t> rows, std::byte* out, Conversion conversion) {
     Open& state = here();
     ReaderCore& core = *state.core;
-    const auto job = std::make_shared<Job>(plan_reads(layout_, rows, core.limits, core.pool), out, conversion);
+    auto job = std::make_shared<Job>(plan_reads(layout_, rows, core.limits, core.pool), out, conversion);
     const std::lock_guard lock(core.mutex);
     if (state.closed) throw StorageError("the reader is closed", layout_.files()[0].path, 0, 0, 0);
     ++core.stats.jobs;
