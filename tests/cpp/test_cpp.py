@@ -1,4 +1,4 @@
-"""Builds the C++ tests plain, under ASan+UBSan and under TSan, and runs them."""
+"""Builds the C++ tests under ASan+UBSan and under TSan, and runs them."""
 
 import os
 import shutil
@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # two builds of everything, without a compiler cache
 @pytest.mark.xdist_group("cpp")
 @pytest.mark.parametrize("sanitize", ["address,undefined", "thread"])
 def test_cpp(sanitize):
