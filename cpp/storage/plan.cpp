@@ -1,9 +1,13 @@
 // plan_reads: sort, drop duplicates, merge neighbours, split at the limit, let stripes take turns.
 #include "storage/plan.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <new>
+#include <utility>
 
 #include "errors.hpp"
 #include "storage/sort.hpp"
@@ -12,26 +16,15 @@ namespace gids::storage {
 namespace {
 
 constexpr int64_t kGrain = int64_t{1} << 16;
+constexpr size_t kPieceWords = size_t{1} << 17;
+constexpr size_t kHugeBytes = size_t{4} << 20;
 
 uint64_t align_down(uint64_t value, uint64_t block) { return value & ~(block - 1); }
 uint64_t align_up(uint64_t value, uint64_t block) { return align_down(value + block - 1, block); }
 
-void each_piece(ThreadPool* pool, int64_t count, const std::function<void(int64_t, int64_t)>& body) {
-    if (pool && count > kGrain) pool->parallel_for(count, kGrain, body);
+void each_piece(ThreadPool* pool, int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+    if (pool && count > grain) pool->parallel_for(count, grain, body);
     else if (count > 0) body(0, count);
-}
-
-// Stripes take turns, so that every drive has work from the first read to the last.
-std::vector<Read> take_turns(std::vector<std::vector<Read>>& per_file) {
-    if (per_file.size() == 1) return std::move(per_file[0]);
-    size_t total = 0;
-    for (const auto& reads : per_file) total += reads.size();
-    std::vector<Read> mixed;
-    mixed.reserve(total);
-    for (size_t turn = 0; mixed.size() < total; ++turn)
-        for (const auto& reads : per_file)
-            if (turn < reads.size()) mixed.push_back(reads[turn]);
-    return mixed;
 }
 
 }  // namespace
@@ -47,47 +40,91 @@ void PlanLimits::check() const {
             std::to_string(max_io_bytes) + " with blocks of " + std::to_string(block_bytes) + ")");
 }
 
-void ReadPlan::add_long_row(const TableLayout& layout, const PlanLimits& limits, size_t file, size_t begin, size_t end,
-                            std::vector<Read>& reads) {
-    const uint64_t start = layout.offset_of(key(begin), file);
+WordArray::WordArray(size_t count) {
+    const size_t bytes = count * sizeof(uint64_t);
+    if (bytes < kHugeBytes) {
+        data_ = new uint64_t[count];
+        return;
+    }
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    data_ = static_cast<uint64_t*>(memory);
+    mapped_bytes_ = bytes;
+}
+
+WordArray::WordArray(WordArray&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), mapped_bytes_(std::exchange(other.mapped_bytes_, 0)) {}
+
+WordArray& WordArray::operator=(WordArray&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(mapped_bytes_, other.mapped_bytes_);
+    return *this;
+}
+
+WordArray::~WordArray() {
+    if (mapped_bytes_ > 0) munmap(data_, mapped_bytes_);
+    else delete[] data_;
+}
+
+// Cuts the words by file and then into pieces for several threads. Pieces are of one size for any number of threads,
+// so that the plan does not depend on it; equal rows stay together.
+std::vector<ReadPlan::Piece> ReadPlan::pieces(const TableLayout& layout) const {
+    std::vector<Piece> found;
+    const uint64_t* words = words_.data();
+    const auto count = static_cast<size_t>(num_rows_);
+    size_t begin = 0;
+    for (size_t file = 0; file < layout.files().size(); ++file) {
+        const auto key_below = [&](uint64_t word, uint64_t bound) { return word >> position_bits_ < bound; };
+        const auto file_end = static_cast<size_t>(
+            std::lower_bound(words + begin, words + count, layout.first_key(file + 1), key_below) - words);
+        while (begin < file_end) {
+            size_t end = std::min(begin + kPieceWords, file_end);
+            while (end < file_end && key(end) == key(end - 1)) ++end;
+            found.push_back({.file = file, .begin = begin, .end = end, .unique = 0, .reads = {}});
+            begin = end;
+        }
+    }
+    return found;
+}
+
+void ReadPlan::add_long_row(const TableLayout& layout, const PlanLimits& limits, size_t begin, size_t end,
+                            Piece& piece) const {
+    const uint64_t start = layout.offset_of(key(begin), piece.file);
     for (uint64_t row_begin = 0; row_begin < layout.row_bytes();) {
         const uint64_t offset = align_down(start + row_begin, limits.block_bytes);
         uint64_t row_end = std::min(offset + limits.max_io_bytes - start, layout.row_bytes());
         // A value is never cut in two: conversion works on whole values of at most 8 bytes.
         if (row_end < layout.row_bytes()) row_end &= ~uint64_t{7};
         const uint64_t length = align_up(start + row_end, limits.block_bytes) - offset;
-        reads.push_back({offset, static_cast<uint32_t>(length), static_cast<uint32_t>(file),
-                         static_cast<uint32_t>(begin), static_cast<uint32_t>(end - begin),
-                         static_cast<uint32_t>(row_begin), static_cast<uint32_t>(row_end)});
-        bytes_ += length;
+        piece.reads.push_back({offset, static_cast<uint32_t>(length), static_cast<uint32_t>(piece.file),
+                               static_cast<uint32_t>(begin), static_cast<uint32_t>(end - begin),
+                               static_cast<uint32_t>(row_begin), static_cast<uint32_t>(row_end)});
         row_begin = row_end;
     }
 }
 
-void ReadPlan::add_rows(const TableLayout& layout, const PlanLimits& limits, size_t file, size_t begin, size_t end,
-                        std::vector<Read>& reads) {
+void ReadPlan::add_rows(const TableLayout& layout, const PlanLimits& limits, Piece& piece) const {
     const uint64_t block = limits.block_bytes, row_bytes = layout.row_bytes();
     const auto emit = [&](uint64_t from, uint64_t to, size_t first, size_t last) {
-        reads.push_back({from, static_cast<uint32_t>(to - from), static_cast<uint32_t>(file),
-                         static_cast<uint32_t>(first), static_cast<uint32_t>(last - first), 0,
-                         static_cast<uint32_t>(row_bytes)});
-        bytes_ += to - from;
+        piece.reads.push_back({from, static_cast<uint32_t>(to - from), static_cast<uint32_t>(piece.file),
+                               static_cast<uint32_t>(first), static_cast<uint32_t>(last - first), 0,
+                               static_cast<uint32_t>(row_bytes)});
     };
     uint64_t from = 0, to = 0;  // the read being built; empty while from == to
-    size_t first = begin;
-    for (size_t i = begin; i < end;) {
+    size_t first = piece.begin;
+    for (size_t i = piece.begin; i < piece.end;) {
         const uint64_t row_key = key(i);
         size_t next = i + 1;
-        while (next < end && key(next) == row_key) ++next;
-        ++num_unique_;
-        const uint64_t offset = layout.offset_of(row_key, file);
+        while (next < piece.end && key(next) == row_key) ++next;
+        ++piece.unique;
+        const uint64_t offset = layout.offset_of(row_key, piece.file);
         const uint64_t row_from = align_down(offset, block), row_to = align_up(offset + row_bytes, block);
         if (row_to - row_from > limits.max_io_bytes) {
             if (from != to) emit(from, to, first, i);
-            add_long_row(layout, limits, file, i, next, reads);
+            add_long_row(layout, limits, i, next, piece);
             from = to = 0;
-        } else if (from != to && row_from <= to + limits.merge_gap_bytes &&
-                   std::max(to, row_to) - from <= limits.max_io_bytes) {
+        } else if (from != to && row_from <= to + limits.merge_gap_bytes && row_to - from <= limits.max_io_bytes) {
             to = std::max(to, row_to);
         } else {
             if (from != to) emit(from, to, first, i);
@@ -95,7 +132,7 @@ void ReadPlan::add_rows(const TableLayout& layout, const PlanLimits& limits, siz
         }
         i = next;
     }
-    if (from != to) emit(from, to, first, end);
+    if (from != to) emit(from, to, first, piece.end);
 }
 
 ReadPlan plan_reads(const TableLayout& layout, std::span<const int64_t> rows, const PlanLimits& limits,
@@ -110,14 +147,14 @@ ReadPlan plan_reads(const TableLayout& layout, std::span<const int64_t> rows, co
     if (plan.position_bits_ > 32 || plan.position_bits_ + row_bits > 64)
         throw ConfigError("rows must number at most " + std::to_string(uint64_t{1} << std::min(32, 64 - row_bits)) +
                           " in one call for this table (got " + std::to_string(count) + ")");
-    plan.words_ = std::make_unique_for_overwrite<uint64_t[]>(static_cast<size_t>(count));
-    uint64_t* words = plan.words_.get();
+    plan.words_ = WordArray(static_cast<size_t>(count));
+    uint64_t* words = plan.words_.data();
 
     // One pass packs the words, checks the range and finds out whether there is anything to sort.
     std::atomic<int64_t> bad{-1};
     std::atomic<bool> sorted{true};
     std::atomic<uint64_t> low{~uint64_t{0}}, high{0};
-    each_piece(pool, count, [&](int64_t begin, int64_t end) {
+    each_piece(pool, count, kGrain, [&](int64_t begin, int64_t end) {
         uint64_t piece_low = ~uint64_t{0}, piece_high = 0;
         bool ascending = true;
         uint64_t previous = begin == 0 ? 0 : static_cast<uint64_t>(rows[static_cast<size_t>(begin - 1)]);
@@ -149,20 +186,39 @@ ReadPlan plan_reads(const TableLayout& layout, std::span<const int64_t> rows, co
                           std::to_string(rows[static_cast<size_t>(bad.load())]) + " at position " +
                           std::to_string(bad.load()) + ")");
     if (!sorted) {
-        const auto spare = std::make_unique_for_overwrite<uint64_t[]>(static_cast<size_t>(count));
-        sort_words(words, spare.get(), count, plan.position_bits_, low, high, pool);
+        const WordArray spare(static_cast<size_t>(count));
+        sort_words(words, spare.data(), count, plan.position_bits_, low, high, pool);
     }
 
-    std::vector<std::vector<Read>> per_file(layout.files().size());
-    auto begin = size_t{0};
-    for (size_t file = 0; file < per_file.size(); ++file) {
-        const auto key_below = [&](uint64_t word, uint64_t bound) { return word >> plan.position_bits_ < bound; };
-        const size_t end = static_cast<size_t>(
-            std::lower_bound(words + begin, words + count, layout.first_key(file + 1), key_below) - words);
-        plan.add_rows(layout, limits, file, begin, end, per_file[file]);
-        begin = end;
+    auto pieces = plan.pieces(layout);
+    each_piece(pool, static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) plan.add_rows(layout, limits, pieces[static_cast<size_t>(i)]);
+    });
+    size_t total = 0;
+    for (const auto& piece : pieces) {
+        plan.num_unique_ += piece.unique;
+        total += piece.reads.size();
     }
-    plan.reads_ = take_turns(per_file);
+    if (pieces.size() == 1) {
+        plan.reads_ = std::move(pieces[0].reads);
+    } else {
+        plan.reads_.reserve(total);
+        // Stripes take turns, so that every drive has work from the first read to the last.
+        struct Cursor {
+            size_t piece, end, read;
+        };
+        std::vector<Cursor> files;
+        for (size_t i = 0; i < pieces.size(); ++i) {
+            if (i == 0 || pieces[i].file != pieces[i - 1].file) files.push_back({i, i, 0});
+            files.back().end = i + 1;
+        }
+        while (plan.reads_.size() < total)
+            for (Cursor& at : files) {
+                while (at.piece < at.end && at.read == pieces[at.piece].reads.size()) ++at.piece, at.read = 0;
+                if (at.piece < at.end) plan.reads_.push_back(pieces[at.piece].reads[at.read++]);
+            }
+    }
+    for (const Read& read : plan.reads_) plan.bytes_ += read.length;
     return plan;
 }
 

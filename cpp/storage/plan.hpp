@@ -28,6 +28,22 @@ struct Read {
 };
 static_assert(sizeof(Read) == 32);
 
+// Words on huge pages where there are many: a plan of ten million rows would otherwise spend its time in page faults.
+class WordArray {
+public:
+    WordArray() = default;
+    explicit WordArray(size_t count);
+    WordArray(WordArray&& other) noexcept;
+    WordArray& operator=(WordArray&& other) noexcept;
+    ~WordArray();
+    uint64_t* data() const { return data_; }
+    uint64_t operator[](size_t i) const { return data_[i]; }
+
+private:
+    uint64_t* data_ = nullptr;
+    size_t mapped_bytes_ = 0;  // 0: from the heap
+};
+
 class ReadPlan {
 public:
     const std::vector<Read>& reads() const { return reads_; }
@@ -41,12 +57,17 @@ public:
 
 private:
     friend ReadPlan plan_reads(const TableLayout&, std::span<const int64_t>, const PlanLimits&, ThreadPool*);
-    void add_rows(const TableLayout& layout, const PlanLimits& limits, size_t file, size_t begin, size_t end,
-                  std::vector<Read>& reads);
-    void add_long_row(const TableLayout& layout, const PlanLimits& limits, size_t file, size_t begin, size_t end,
-                      std::vector<Read>& reads);
+    struct Piece {  // the reads of consecutive words of one file
+        size_t file, begin, end;
+        int64_t unique = 0;
+        std::vector<Read> reads;
+    };
+    std::vector<Piece> pieces(const TableLayout& layout) const;
+    void add_rows(const TableLayout& layout, const PlanLimits& limits, Piece& piece) const;
+    void add_long_row(const TableLayout& layout, const PlanLimits& limits, size_t begin, size_t end,
+                      Piece& piece) const;
 
-    std::unique_ptr<uint64_t[]> words_;  // key << position_bits_ | position, ascending
+    WordArray words_;  // key << position_bits_ | position, ascending
     int position_bits_ = 0;
     int64_t num_rows_ = 0, num_unique_ = 0;
     uint64_t bytes_ = 0;

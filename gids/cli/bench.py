@@ -9,6 +9,7 @@ import importlib
 BENCHMARKS: dict[str, str] = {
     "epoch": "batches with features from disk under a memory limit, beside DGL over a mapped file",
     "sample": "sampled edges per second against DGL, from memory and from disk, and latency of one node",
+    "disk": "rows from disk against tuned fio, merged groups, the null device",
     "cache": "hit ratios of every policy beside the best possible, host buffer, gather and the accumulator's model",
     "nvme": "what the NVMe queue code costs, against a drive made of memory",
 }
