@@ -28,6 +28,9 @@ public:
     // Copies the rows that `read` serves from `data` (the byte at read.offset) to where they belong.
     void copy_out(const TableLayout& layout, const Read& read, const std::byte* data) const;
 
+    // Brings the first row of a read that is copied soon closer to the processor.
+    void prefetch_first(const TableLayout& layout, const Read& read, const std::byte* data) const;
+
     // Brackets around copy_out: false when the job has ended, and then `out` must not be touched.
     bool begin_copy();
     void end_copy(uint64_t reads);

@@ -27,7 +27,7 @@ from gids.table import RowTable, Stripe
 FILE_BYTES, QUICK_FILE_BYTES = 4 << 30, 32 << 20
 MULTIPLIER = 2654435761  # odd, so that every 32-bit word of the file is different: a misplaced row cannot go unnoticed
 ROUNDS, QUICK_ROUNDS = 5, 2
-DEPTHS = (64, 128, 256)
+SHAPES = ((64, 1), (128, 1), (256, 1), (128, 2), (256, 2))  # depth and I/O threads; fio's jobs are tried alike
 
 # (a) Depth kept full, registered files and buffers: nothing but the copy stands between us and what fio measures.
 RANDOM_FLOOR = 0.95
@@ -76,9 +76,9 @@ class Setting:
         rows = (size or self.size) // row_bytes
         return RowTable("bench", "int32", row_bytes // 4, rows, row_bytes, (Stripe(self.path, 0, rows),), rows)
 
-    def single_reads(self, depth: int) -> StorageOptions:
+    def single_reads(self, depth: int, threads: int) -> StorageOptions:
         """Options of one read per row."""
-        return StorageOptions(queue_depth=depth, merge_gap_bytes=0)
+        return StorageOptions(queue_depth=depth, threads=threads, merge_gap_bytes=0)
 
     def merged_reads(self) -> StorageOptions:
         """Options that come from the curve, as in any run after ``gids probe``."""
@@ -132,9 +132,9 @@ def in_turn(rounds: int, contenders: list[Callable[[], float]]) -> list[list[flo
 class SingleReads:
     """Random single rows, in groups of a few thousand of which two are under way at any time."""
 
-    def __init__(self, setting: Setting, row_bytes: int, depth: int):
+    def __init__(self, setting: Setting, row_bytes: int, depth: int, threads: int):
         self.table = setting.table(row_bytes)
-        self.reader = RowReader(self.table, setting.single_reads(depth))
+        self.reader = RowReader(self.table, setting.single_reads(depth, threads))
         # One row in a few hundred: too few to be neighbours, so that a row is a read.
         self.group = max(256, min(16384, self.table.num_rows // 400))
         self.seconds = setting.seconds
@@ -162,15 +162,14 @@ class SingleReads:
         return reads / seconds
 
 
-def best_depth(setting: Setting, row_bytes: int) -> int:
-    """Give the depth at which single reads are fastest here."""
+def best_shape_of_ours(setting: Setting, row_bytes: int) -> tuple[int, int]:
+    """Give the depth and threads with which single reads are fastest here."""
     rates = {}
-    for depth in DEPTHS[:1] if setting.quick else DEPTHS:
-        single = SingleReads(setting, row_bytes, depth)
+    for shape in SHAPES[:1] if setting.quick else SHAPES:
+        single = SingleReads(setting, row_bytes, *shape)
         with single.reader:
-            single.run()
-            rates[depth] = single.run()
-    return max(rates, key=lambda depth: rates[depth])
+            rates[shape] = single.run()
+    return max(rates, key=lambda shape: rates[shape])
 
 
 def random_rows(setting: Setting, row_bytes: int) -> Result:
@@ -183,8 +182,8 @@ def random_rows(setting: Setting, row_bytes: int) -> Result:
         fio_cpu.append(result.cpu_us)
         return result.iops
 
-    depth = best_depth(setting, row_bytes)
-    single = SingleReads(setting, row_bytes, depth)
+    depth, threads = best_shape_of_ours(setting, row_bytes)
+    single = SingleReads(setting, row_bytes, depth, threads)
     with single.reader:
         single.run()  # staging, destination and threads are there before the first round that counts
         single.cpu_us.clear()
@@ -192,7 +191,7 @@ def random_rows(setting: Setting, row_bytes: int) -> Result:
     name = f"{row_bytes} B rows"
     return Result(
         [
-            Measurement(f"{name}: gids, depth {depth}", "reads", tuple(ours)),
+            Measurement(f"{name}: gids, depth {depth}, {threads} threads", "reads", tuple(ours)),
             Measurement(f"{name}: fio, depth {fio_depth}, {fio_jobs} jobs", "reads", tuple(theirs)),
         ],
         {
@@ -212,8 +211,8 @@ def groups(setting: Setting) -> Result:
     """Measure (b): groups that cover part of the table, merged, against one read per row at its best depth."""
     row_bytes, result = 1024, Result()
     table = setting.table(row_bytes)
-    depth = best_depth(setting, row_bytes)
-    single = SingleReads(setting, row_bytes, depth)
+    depth, threads = best_shape_of_ours(setting, row_bytes)
+    single = SingleReads(setting, row_bytes, depth, threads)
     generator = np.random.default_rng(0)
     out = torch.zeros(int(table.num_rows * max(GROUP_FLOORS)) + 1, table.dim, dtype=torch.int32)
     with single.reader, RowReader(table, setting.merged_reads()) as reader:
@@ -234,7 +233,7 @@ def groups(setting: Setting) -> Result:
             name = f"{share:.1%} of 1 KiB rows"
             result.measurements += [
                 Measurement(f"{name}: merged", "rows", tuple(ours)),
-                Measurement(f"{name}: one read per row, depth {depth}", "rows", tuple(base)),
+                Measurement(f"{name}: one read per row, depth {depth}, {threads} threads", "rows", tuple(base)),
             ]
             result.bars.append(Bar(f"{name}: merged / one read per row", paired(ours, base), floor))
     return result
