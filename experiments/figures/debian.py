@@ -59,7 +59,9 @@ class RelationalModel(nn.Module):
 Batches = Callable[[str, int], Iterator[gids.loader.Batch]]
 
 
-def _train(model: nn.Module, logits: Callable[[gids.loader.Batch], Tensor], batches: Batches, epochs: int) -> list[float]:
+def _train(
+    model: nn.Module, logits: Callable[[gids.loader.Batch], Tensor], batches: Batches, epochs: int
+) -> list[float]:
     optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
     losses = []
     for epoch in range(epochs):
@@ -92,7 +94,12 @@ def run(config: dict) -> dict:
 
         def from_disk(split: str, epoch: int) -> Iterator[gids.loader.Batch]:
             with gids.Loader(
-                dataset, split, fanouts=FANOUTS, batch_size=config["batch_size"], budget=config["budget"], dtype=torch.float32
+                dataset,
+                split,
+                fanouts=FANOUTS,
+                batch_size=config["batch_size"],
+                budget=config["budget"],
+                dtype=torch.float32,
             ) as loader:
                 loader.set_epoch(epoch)
                 yield from loader
