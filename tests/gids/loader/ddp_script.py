@@ -11,40 +11,37 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gids
 
-path, out, uneven = sys.argv[1:]
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-torch.manual_seed(0)
-model = DistributedDataParallel(nn.Linear(20, 5))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-seen, counts = [], []
-with gids.Loader(
-    path, seeds=torch.arange(161), fanouts=[4, 4], batch_size=8, budget="64MiB", host_buffer="60KiB", uneven=uneven
-) as loader:
-    for _ in range(2):
-        epoch = []
-        with model.join(enable=uneven == "join"):
-            for batch in loader:
-                loss = nn.functional.cross_entropy(model(batch.x[: batch.batch_size]), batch.y)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                epoch.append(batch.seeds[: batch.batch_size - batch.padding].tolist())
-        seen.append([node for batch in epoch for node in batch])
-        counts.append(len(epoch))
-    (store,) = loader._engine.table_set.stores.values()
-    host = {"filled": store.shared.filled_here, "inode": store.shared.path.stat().st_ino}
-    host["rows"] = loader.stats().tables["_N/feat"].host
-    dist.barrier()
-weights = [p.detach().flatten().tolist() for p in model.parameters()]
-result = {
-    "rank": rank,
-    "world": dist.get_world_size(),
-    "seen": seen,
-    "counts": counts,
-    "host": host,
-    "weights": weights,
-}
-Path(out, f"rank{rank}.json").write_text(json.dumps(result))
-dist.destroy_process_group()
+
+def train(path, uneven):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(20, 5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen, counts = [], []
+    with gids.Loader(
+        path, seeds=torch.arange(161), fanouts=[4, 4], batch_size=8, budget="64MiB", host_buffer="60KiB", uneven=uneven
+    ) as loader:
+        for _ in range(2):
+            epoch = []
+            with model.join(enable=uneven == "join"):
+                for batch in loader:
+                    loss = nn.functional.cross_entropy(model(batch.x[: batch.batch_size]), batch.y)
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    epoch.append(batch.seeds[: batch.batch_size - batch.padding].tolist())
+            seen.append([node for batch in epoch for node in batch])
+            counts.append(len(epoch))
+        (store,) = loader._engine.table_set.stores.values()
+        host = {"filled": store.shared.filled_here, "inode": store.shared.path.stat().st_ino}
+        host["rows"] = loader.stats().tables["_N/feat"].host
+        dist.barrier()
+    weights = [p.detach().flatten().tolist() for p in model.parameters()]
+    return {"world": dist.get_world_size(), "seen": seen, "counts": counts, "host": host, "weights": weights}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    results = {uneven: train(sys.argv[1], uneven) for uneven in ("pad", "join")}
+    Path(sys.argv[2], f"rank{dist.get_rank()}.json").write_text(json.dumps(results))
+    dist.destroy_process_group()

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 import torch
 from torch import nn
 
@@ -44,6 +45,16 @@ def losses(batches):
     return values
 
 
+@pytest.fixture
+def one_thread():
+    """Steps this small take longer on two threads than on one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_identical_losses(graph, memory):
     topology, sampler = Topology.from_dataset(graph), NeighborSampler([4, 4])
 
