@@ -101,9 +101,8 @@ void IoThread::fail_waiting() {
     }
     while (claimed_ || claim()) {
         const Read& read = claimed_->plan().reads()[claim_next_];
-        claimed_->fail(
-            std::make_exception_ptr(StorageError("the queue is full of requests that timed out",
-                                                 core_->layout.files()[read.file].path, read.offset, read.length, 0)));
+        claimed_->fail({"the queue is full of requests that timed out", core_->layout.files()[read.file].path,
+                        read.offset, read.length, 0});
         claimed_ = nullptr;
     }
 }
@@ -120,8 +119,8 @@ void IoThread::release(uint32_t index) {
 void IoThread::fail(Slot& slot, const std::string& what, int error_number) {
     ++counted_.errors;
     const Read& read = *slot.read;
-    slot.job->fail(std::make_exception_ptr(StorageError(
-        what, core_->layout.files()[read.file].path, read.offset + slot.done, read.length - slot.done, error_number)));
+    slot.job->fail(
+        {what, core_->layout.files()[read.file].path, read.offset + slot.done, read.length - slot.done, error_number});
 }
 
 void IoThread::receive(const IoCompletion& completion) {

@@ -81,21 +81,21 @@ void Job::end_copy(uint64_t reads) {
         const std::lock_guard lock(mutex_);
         changed_.notify_all();
     }
-    if (last) finish(State::kDone, nullptr);
+    if (last) finish(State::kDone, {});
 }
 
-void Job::finish(State state, std::exception_ptr error) {
+void Job::finish(State state, Failure failure) {
     const std::lock_guard lock(mutex_);
     if (state_.load() != State::kRunning) return;
-    error_ = std::move(error);
+    failure_ = std::move(failure);
     state_.store(state);
     changed_.notify_all();
 }
 
-void Job::fail(std::exception_ptr error) { finish(State::kFailed, std::move(error)); }
+void Job::fail(Failure failure) { finish(State::kFailed, std::move(failure)); }
 
 void Job::cancel() {
-    finish(State::kCancelled, nullptr);
+    finish(State::kCancelled, {});
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return copying_.load() == 0; });
 }
@@ -103,7 +103,8 @@ void Job::cancel() {
 bool Job::wait_for(std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, limit, [this] { return !running() && copying_.load() == 0; })) return false;
-    if (state_.load() == State::kFailed) std::rethrow_exception(error_);
+    if (state_.load() == State::kFailed)
+        throw StorageError(failure_.what, failure_.path, failure_.offset, failure_.length, failure_.error_number);
     if (state_.load() == State::kCancelled) throw StorageError("the read was cancelled", "", 0, 0, 0);
     return true;
 }

@@ -5,14 +5,22 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
-#include <exception>
 #include <mutex>
 #include <span>
+#include <string>
 
 #include "convert.cuh"
 #include "storage/plan.hpp"
 
 namespace gids::storage {
+
+// Why a job failed: a StorageError in parts. An exception object shared by two threads would be counted inside
+// libstdc++, where ThreadSanitizer cannot see that the counting is atomic.
+struct Failure {
+    std::string what, path;
+    uint64_t offset = 0, length = 0;
+    int error_number = 0;
+};
 
 // Ends exactly once: done, failed or cancelled. After wait() or cancel() returned, nothing writes to `out` any more.
 class Job {
@@ -35,16 +43,16 @@ public:
     bool begin_copy();
     void end_copy(uint64_t reads);
 
-    void fail(std::exception_ptr error);
+    void fail(Failure failure);
     void cancel();
-    // True when the job has ended; rethrows what made it fail. Throws StorageError if it was cancelled.
+    // True when the job has ended; throws StorageError if it failed or was cancelled.
     bool wait_for(std::chrono::milliseconds limit);
     // seq_cst: pairs with begin_copy, so that an ended job without copiers stays untouched.
     bool ended() const { return state_.load() != State::kRunning && copying_.load() == 0; }
 
 private:
     enum class State { kRunning, kDone, kFailed, kCancelled };
-    void finish(State state, std::exception_ptr error);
+    void finish(State state, Failure failure);
 
     const ReadPlan plan_;
     std::byte* const out_;
@@ -54,7 +62,7 @@ private:
     std::atomic<int> copying_{0};      // threads between begin_copy and end_copy
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::exception_ptr error_;  // guarded by mutex_
+    Failure failure_;  // guarded by mutex_
 };
 
 }  // namespace gids::storage
