@@ -89,7 +89,9 @@ def boot(directory: Path, rows: int, row_bytes: int, drive_offset: int) -> list[
     command += ["-device", "nvme,serial=gids-guest,drive=d0,addr=4"]
     command += ["-kernel", str(next(unpacked.glob("boot/vmlinuz-*"))), "-initrd", str(initramfs)]
     command += ["-append", "console=ttyS0 intel_iommu=on panic=-1 quiet tsc=unstable"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=BOOT_SECONDS, errors="replace")
+    result = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOOT_SECONDS, errors="replace"
+    )
     lines = [line.strip() for line in result.stdout.splitlines()]
     said = [line.split("GUEST ", 1)[1] for line in lines if "GUEST " in line]
     if not said or said[-1] != "OK":
