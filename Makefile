@@ -6,7 +6,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 CPP_FILES := $(shell find cpp kernels tests -name '*.cpp' -o -name '*.hpp' -o -name '*.cuh' -o -name '*.cu')
 NATIVE_INPUTS := pyproject.toml cpp/CMakeLists.txt $(shell find cpp kernels -type f)
 
-.PHONY: demo test lint format build clean help
+.PHONY: demo test lint format figures build clean help
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -25,6 +25,9 @@ lint: build $(VENV)/.tests ## run every static check
 	$(VENV)/bin/mypy
 	clang-format --dry-run --Werror $(CPP_FILES)
 	find cpp -name '*.cpp' ! -name 'bind*' | xargs -P 2 -n 1 clang-tidy --quiet -p build/cp*
+
+figures: build ## run every experiment and gather the figures on one page
+	$(PY) -m experiments
 
 format: build $(VENV)/.tests ## rewrite sources in the project's format
 	-$(VENV)/bin/ruff check --fix --quiet .

@@ -1,7 +1,7 @@
 """Change the features of a batch in place with a CUDA kernel of your own, written in Python with numba-cuda.
 
-On a machine with a GPU: ``python examples/numba_transform.py DATASET``. Without one, numba's simulator runs the same
-kernel on the CPU: ``NUMBA_ENABLE_CUDASIM=1 python examples/numba_transform.py DATASET``.
+On a machine with a GPU: ``python experiments/numba_transform.py DATASET``. Without one, numba's simulator runs the same
+kernel on the CPU: ``NUMBA_ENABLE_CUDASIM=1 python experiments/numba_transform.py DATASET``.
 """
 
 from __future__ import annotations
