@@ -83,6 +83,8 @@ def test_the_memory_meter_sees_growth() -> None:
     with MemoryMeter() as meter:
         block = bytearray(64 << 20)
         block[::4096] = b"x" * len(block[::4096])
-        time.sleep(0.05)
+        deadline = time.monotonic() + 30  # on a busy machine the meter's thread may wait long for its turn
+        while meter.growth_bytes < 60 << 20 and time.monotonic() < deadline:
+            time.sleep(0.01)
         del block
     assert 60 << 20 < meter.growth_bytes < 200 << 20
