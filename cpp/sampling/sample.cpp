@@ -27,6 +27,7 @@ std::vector<NodeSet> number_seeds(Topology& topology, const Seeds& seeds, Sample
 
 std::vector<int64_t> sizes(const std::vector<NodeSet>& sets) {
     std::vector<int64_t> result;
+    result.reserve(sets.size());
     for (const NodeSet& set : sets) result.push_back(set.size());
     return result;
 }
