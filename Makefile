@@ -24,7 +24,7 @@ lint: build $(VENV)/.tests ## run every static check
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	clang-format --dry-run --Werror $(CPP_FILES)
-	find cpp -name '*.cpp' ! -name 'bind*' | xargs -P 2 -n 1 clang-tidy --quiet -p build/cp*
+	find cpp -name '*.cpp' ! -name 'bind*' | xargs -P 2 -n 1 clang-tidy --quiet -p build/cp[0-9]*
 
 figures: build ## run every experiment and gather the figures on one page
 	$(PY) -m experiments
