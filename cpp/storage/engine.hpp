@@ -66,6 +66,10 @@ public:
     virtual uint64_t block_bytes() const = 0;
     // False where completions point into the engine's own memory.
     virtual bool needs_staging() const { return true; }
+    // True where that memory may vanish, as that of a mapped file does: then rows are copied by the kernel, which
+    // reports what a load would die of, and file_bytes() tells afterwards how much of the file was really there.
+    virtual bool guarded() const { return false; }
+    virtual uint64_t file_bytes(size_t /*file*/) const { return ~uint64_t{0}; }
     // `staging` outlives the queue, and is never freed if the queue had to abandon requests (see Staging::abandon).
     virtual std::unique_ptr<Queue> make_queue(std::span<std::byte> staging, unsigned depth) = 0;
 };

@@ -2,6 +2,7 @@
 #include "errors.hpp"
 #include "nvme/engine.hpp"
 #include "storage/engine.hpp"
+#include "storage/kernel_copy.hpp"
 
 namespace gids::storage {
 namespace {
@@ -13,13 +14,16 @@ struct Entry {
 };
 
 std::string always() { return {}; }
+std::string mmap_refusal() {
+    return kernel_copies() ? "" : "the kernel refuses process_vm_readv, without which a truncated file would kill us";
+}
 std::string nvme_refusal() { return nvme::any_file() ? "" : "no drive is open (gids.nvme.open_drives)"; }
 
 // In the order in which "auto" prefers them; those after pread have to be asked for.
 constexpr Entry kEngines[] = {
     {"uring", uring_refusal, open_uring},
     {"pread", always, [](const TableLayout& layout, const EngineOptions&) { return open_pread(layout); }},
-    {"mmap", always, [](const TableLayout& layout, const EngineOptions&) { return open_mmap(layout); }},
+    {"mmap", mmap_refusal, [](const TableLayout& layout, const EngineOptions&) { return open_mmap(layout); }},
     {"memory", always, [](const TableLayout& layout, const EngineOptions&) { return open_memory(layout); }},
     {"nvme", nvme_refusal, [](const TableLayout& layout, const EngineOptions&) { return nvme::open_engine(layout); }},
 };

@@ -138,7 +138,9 @@ void IoThread::receive(const IoCompletion& completion) {
         fail(slot, reason.empty() ? "read failed" : reason, static_cast<int>(-completion.result));
     } else {
         const uint64_t got = slot.done + static_cast<uint64_t>(completion.result);
-        counted_.bytes_read += static_cast<uint64_t>(completion.result);
+        const uint64_t served = uint64_t{read.count} * (read.row_end - read.row_begin);
+        // In memory, what lies between the rows is not touched.
+        counted_.bytes_read += completion.data ? std::min(got, served) : static_cast<uint64_t>(completion.result);
         complete = got >= read.length;
         if (!complete) {
             const uint64_t last_row = slot.job->plan().key(size_t{read.first} + read.count - 1);
@@ -179,6 +181,10 @@ void IoThread::copy(std::vector<Arrived>& arrived) {
         while (end < arrived.size() && arrived[end].job.get() == &job) ++end;
         if (job.begin_copy()) {
             for (size_t i = begin; i < end; ++i) {
+                if (core_->engine->guarded()) {
+                    copy_guarded(job, arrived[i]);
+                    continue;
+                }
                 if (i + kAhead < end)
                     job.prefetch_first(core_->layout, *arrived[i + kAhead].read, arrived[i + kAhead].data);
                 job.copy_out(core_->layout, *arrived[i].read, arrived[i].data);
@@ -187,6 +193,23 @@ void IoThread::copy(std::vector<Arrived>& arrived) {
         }
         begin = end;
     }
+}
+
+void IoThread::copy_guarded(Job& job, const Arrived& item) {
+    const Read& read = *item.read;
+    const bool copied = job.copy_out_guarded(core_->layout, read, item.data);
+    // Asked afterwards: up to the end of its last page, a file that was truncated meanwhile reads as zeros.
+    const uint64_t there = core_->engine->file_bytes(read.file);
+    const uint64_t last_row = job.plan().key(size_t{read.first} + read.count - 1);
+    const uint64_t end = core_->layout.offset_of(last_row, read.file) + read.row_end;
+    if (copied && there >= end) return;
+    const uint64_t missing = std::clamp(there, read.offset, end);
+    const bool ends = there < end;
+    job.fail({ends ? "the file ends before its rows do" : "the mapped file cannot be read",
+              core_->layout.files()[read.file].path, ends ? missing : read.offset, end - (ends ? missing : read.offset),
+              ends ? 0 : EIO});
+    const std::lock_guard lock(core_->mutex);
+    ++core_->stats.errors;
 }
 
 void IoThread::hand_out_copies() {

@@ -43,6 +43,7 @@ private:
     void release(uint32_t index);
     void hand_out_copies();
     void copy(std::vector<Arrived>& arrived);
+    void copy_guarded(Job& job, const Arrived& item);
     bool help_copying();
     void check_timeouts();
     bool idle_wait();

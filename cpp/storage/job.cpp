@@ -1,10 +1,17 @@
 // Job: the copy from staging to the caller's rows, and the state machine that keeps late data out of them.
 #include "storage/job.hpp"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <vector>
 
 #include "errors.hpp"
+#include "storage/kernel_copy.hpp"
 
 namespace gids::storage {
 namespace {
@@ -19,34 +26,70 @@ void copy_any(std::byte* to, const std::byte* from, uint64_t bytes) { std::memcp
 constexpr size_t kAhead = 2;
 constexpr uint64_t kLine = 64, kPrefetchBytes = 256;
 
-void prefetch(const std::byte* to, const std::byte* from, uint64_t bytes) {
-    for (uint64_t at = 0; at < std::min(bytes, kPrefetchBytes); at += kLine) {
-        __builtin_prefetch(from + at, 0);
-        __builtin_prefetch(to + at, 1);
-    }
+// Rows beyond what caches hold are written past them: reading a line only to overwrite it would double the traffic.
+constexpr uint64_t kStreamBytes = uint64_t{32} << 20;
+
+void prefetch_from(const std::byte* from, uint64_t bytes) {
+    for (uint64_t at = 0; at < std::min(bytes, kPrefetchBytes); at += kLine) __builtin_prefetch(from + at, 0);
+}
+void prefetch_to(const std::byte* to, uint64_t bytes) {
+    for (uint64_t at = 0; at < std::min(bytes, kPrefetchBytes); at += kLine) __builtin_prefetch(to + at, 1);
 }
 
+#ifdef __SSE2__
+void copy_streaming(std::byte* to, const std::byte* from, uint64_t bytes) {
+    auto* target = reinterpret_cast<__m128i*>(to);
+    const auto* source = reinterpret_cast<const __m128i*>(from);
+    for (uint64_t at = 0; at < bytes; at += kLine, target += 4, source += 4) {
+        const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+        const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+        _mm_stream_si128(target, a);
+        _mm_stream_si128(target + 1, b);
+        _mm_stream_si128(target + 2, c);
+        _mm_stream_si128(target + 3, d);
+    }
+}
+#endif
+
 }  // namespace
+
+Job::Job(ReadPlan plan, std::byte* out, Conversion conversion, uint64_t row_bytes)
+    : plan_(std::move(plan)), out_(out), conversion_(conversion), remaining_(plan_.reads().size()) {
+    if (plan_.reads().empty()) state_ = State::kDone;
+#ifdef __SSE2__
+    streams_ = conversion == Conversion::kNone && row_bytes % kLine == 0 &&
+               reinterpret_cast<uintptr_t>(out) % kLine == 0 &&
+               static_cast<uint64_t>(plan_.num_rows()) * row_bytes >= kStreamBytes;
+#else
+    static_cast<void>(row_bytes);
+#endif
+}
+
+// Where the row with key 0 would begin relative to the data of a read; wraps around, as unsigned arithmetic may.
+uint64_t Job::origin(const TableLayout& layout, const Read& read) {
+    return layout.offset_of(layout.first_key(read.file), read.file) -
+           layout.first_key(read.file) * layout.row_stride() + read.row_begin - read.offset;
+}
 
 void Job::copy_out(const TableLayout& layout, const Read& read, const std::byte* data) const {
     const uint64_t part = read.row_end - read.row_begin;
     const bool widen = conversion_ != Conversion::kNone;
     const uint64_t row_bytes = layout.row_bytes(), out_row_bytes = widen ? 2 * row_bytes : row_bytes;
     std::byte* const out = out_ + (widen ? 2 * read.row_begin : read.row_begin);
-    // Where the row with key 0 would begin relative to `data`; wraps around, as unsigned arithmetic may.
-    const uint64_t origin = layout.offset_of(layout.first_key(read.file), read.file) -
-                            layout.first_key(read.file) * layout.row_stride() + read.row_begin - read.offset;
+    const uint64_t first = origin(layout, read);
     const size_t last = size_t{read.first} + read.count;
+    const auto target = [&](size_t i) { return out + plan_.position(i) * out_row_bytes; };
+    const auto source = [&](size_t i) { return data + (first + plan_.key(i) * layout.row_stride()); };
     const auto each_row = [&](auto&& move) {
-        for (size_t i = read.first; i < last; ++i)
-            move(out + plan_.position(i) * out_row_bytes, data + (origin + plan_.key(i) * layout.row_stride()), part);
+        for (size_t i = read.first; i < last; ++i) move(target(i), source(i), part);
     };
     const auto each_long_row = [&](auto&& move) {
         for (size_t i = read.first; i < last; ++i) {
-            if (i + kAhead < last)
-                prefetch(out + plan_.position(i + kAhead) * out_row_bytes,
-                         data + (origin + plan_.key(i + kAhead) * layout.row_stride()), part);
-            move(out + plan_.position(i) * out_row_bytes, data + (origin + plan_.key(i) * layout.row_stride()), part);
+            if (i + kAhead < last) {
+                prefetch_from(source(i + kAhead), part);
+                if (!streams_) prefetch_to(target(i + kAhead), part);
+            }
+            move(target(i), source(i), part);
         }
     };
     if (widen) {
@@ -56,14 +99,46 @@ void Job::copy_out(const TableLayout& layout, const Read& read, const std::byte*
         });
     } else if (part == 4) each_row(copy_fixed<4>);
     else if (part == 8) each_row(copy_fixed<8>);
-    else each_long_row(copy_any);
+#ifdef __SSE2__
+    else if (streams_ && part == row_bytes) {
+        each_long_row(copy_streaming);
+        _mm_sfence();  // streamed lines are visible before end_copy says so
+    }
+#endif
+    else
+        each_long_row(copy_any);
+}
+
+bool Job::copy_out_guarded(const TableLayout& layout, const Read& read, const std::byte* data) const {
+    const uint64_t part = read.row_end - read.row_begin, scale = conversion_ == Conversion::kNone ? 1 : 2;
+    const uint64_t first = origin(layout, read);
+    const size_t last = size_t{read.first} + read.count;
+    std::vector<std::byte> narrow(conversion_ == Conversion::kNone ? 0
+                                                                   : std::min(kMostPieces, size_t{read.count}) * part);
+    std::array<iovec, kMostPieces> to, from;
+    for (size_t begin = read.first; begin < last; begin += kMostPieces) {
+        const size_t count = std::min(kMostPieces, last - begin);
+        const auto target = [&](size_t i) {
+            return out_ + scale * (plan_.position(begin + i) * layout.row_bytes() + read.row_begin);
+        };
+        for (size_t i = 0; i < count; ++i) {
+            const std::byte* row = data + (first + plan_.key(begin + i) * layout.row_stride());
+            from[i] = {const_cast<std::byte*>(row), part};
+            to[i] = {narrow.empty() ? target(i) : narrow.data() + i * part, part};
+        }
+        if (!kernel_copy({to.data(), count}, {from.data(), count})) return false;
+        if (narrow.empty()) continue;
+        for (size_t i = 0; i < count; ++i)
+            widen_row(Serial{}, conversion_, reinterpret_cast<const uint8_t*>(narrow.data() + i * part),
+                      reinterpret_cast<uint32_t*>(target(i)), static_cast<int64_t>(part / 2));
+    }
+    return true;
 }
 
 void Job::prefetch_first(const TableLayout& layout, const Read& read, const std::byte* data) const {
-    const uint64_t scale = conversion_ == Conversion::kNone ? 1 : 2;
-    const uint64_t from = layout.offset_of(plan_.key(read.first), read.file) + read.row_begin - read.offset;
-    prefetch(out_ + scale * (plan_.position(read.first) * layout.row_bytes() + read.row_begin), data + from,
-             read.row_end - read.row_begin);
+    const uint64_t part = read.row_end - read.row_begin, scale = conversion_ == Conversion::kNone ? 1 : 2;
+    prefetch_from(data + (origin(layout, read) + plan_.key(read.first) * layout.row_stride()), part);
+    if (!streams_) prefetch_to(out_ + scale * (plan_.position(read.first) * layout.row_bytes() + read.row_begin), part);
 }
 
 bool Job::begin_copy() {

@@ -25,16 +25,15 @@ struct Failure {
 // Ends exactly once: done, failed or cancelled. After wait() or cancel() returned, nothing writes to `out` any more.
 class Job {
 public:
-    Job(ReadPlan plan, std::byte* out, Conversion conversion)
-        : plan_(std::move(plan)), out_(out), conversion_(conversion), remaining_(plan_.reads().size()) {
-        if (plan_.reads().empty()) state_ = State::kDone;
-    }
+    Job(ReadPlan plan, std::byte* out, Conversion conversion, uint64_t row_bytes);
 
     const ReadPlan& plan() const { return plan_; }
     bool running() const { return state_.load(std::memory_order_relaxed) == State::kRunning; }  // relaxed: a hint
 
     // Copies the rows that `read` serves from `data` (the byte at read.offset) to where they belong.
     void copy_out(const TableLayout& layout, const Read& read, const std::byte* data) const;
+    // The same through the kernel, for memory that may be gone. False when some of it is.
+    bool copy_out_guarded(const TableLayout& layout, const Read& read, const std::byte* data) const;
 
     // Brings the first row of a read that is copied soon closer to the processor.
     void prefetch_first(const TableLayout& layout, const Read& read, const std::byte* data) const;
@@ -53,10 +52,12 @@ public:
 private:
     enum class State { kRunning, kDone, kFailed, kCancelled };
     void finish(State state, Failure failure);
+    static uint64_t origin(const TableLayout& layout, const Read& read);
 
     const ReadPlan plan_;
     std::byte* const out_;
     const Conversion conversion_;
+    bool streams_ = false;  // rows are written past the caches
     std::atomic<State> state_{State::kRunning};
     std::atomic<uint64_t> remaining_;  // reads whose rows are not yet in place
     std::atomic<int> copying_{0};      // threads between begin_copy and end_copy

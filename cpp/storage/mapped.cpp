@@ -1,5 +1,6 @@
 // Engines whose completions point into memory: `memory`, a null device that holds the whole table, so that what is
-// measured is our own overhead; and `mmap`, the baseline that leaves everything to the kernel's page cache.
+// measured is our own overhead; and `mmap`, the baseline that leaves everything to the kernel's page cache. A mapped
+// file may be truncated at any time, so its pages are never touched from here: the reader lets the kernel copy them.
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -61,14 +62,6 @@ Region map(int descriptor, uint64_t bytes, const std::string& path) {
 struct Regions {
     std::vector<Region> regions;
     std::unique_ptr<Files> files;
-
-    // Bytes of a region that can be touched now. A mapped file may have been truncated, and touching what is gone kills
-    // the process; asking first leaves only the window between this and the copy.
-    uint64_t readable(size_t file) const {
-        struct stat info;
-        if (!files || fstat(files->descriptors()[file], &info) != 0) return regions[file].size();
-        return std::min(regions[file].size(), static_cast<uint64_t>(info.st_size));
-    }
 };
 
 class MappedQueue final : public Queue {
@@ -77,12 +70,11 @@ public:
     unsigned depth() const override { return depth_; }
 
     void submit(std::span<const IoRequest> requests) override {
-        readable_.clear();
-        for (size_t f = 0; f < mapped_->regions.size(); ++f) readable_.push_back(mapped_->readable(f));
         for (const IoRequest& request : requests) {
-            const uint64_t end = std::min(request.offset + request.length, readable_[request.file]);
+            const Region& region = mapped_->regions[request.file];
+            const uint64_t end = std::min(request.offset + request.length, region.size());
             const int64_t count = request.offset < end ? static_cast<int64_t>(end - request.offset) : 0;
-            completed_.push_back({request.tag, count, mapped_->regions[request.file].data() + request.offset});
+            completed_.push_back({request.tag, count, region.data() + request.offset});
         }
     }
 
@@ -97,7 +89,6 @@ private:
     const std::shared_ptr<const Regions> mapped_;
     const unsigned depth_;
     std::vector<IoCompletion> completed_;
-    std::vector<uint64_t> readable_;
 };
 
 class MappedEngine final : public Engine {
@@ -107,6 +98,12 @@ public:
     std::string name() const override { return name_; }
     uint64_t block_bytes() const override { return 1; }
     bool needs_staging() const override { return false; }
+    bool guarded() const override { return mapped_->files != nullptr; }
+    uint64_t file_bytes(size_t file) const override {
+        struct stat info;
+        if (fstat(mapped_->files->descriptors()[file], &info) != 0) return 0;
+        return S_ISREG(info.st_mode) ? static_cast<uint64_t>(info.st_size) : mapped_->files->size_bytes(file);
+    }
     std::unique_ptr<Queue> make_queue(std::span<std::byte>, unsigned depth) override {
         return std::make_unique<MappedQueue>(mapped_, depth);
     }

@@ -59,7 +59,7 @@ std::unique_ptr<Reader::Open> Reader::open(const TableLayout& layout, const Read
     }
     core.limits.block_bytes = block;
     core.limits.max_io_bytes = std::max(max_io / block * block, std::max<uint64_t>(4 * block, 64));
-    core.limits.merge_gap_bytes = core.engine->needs_staging() ? options.merge_gap_bytes : 0;
+    core.limits.merge_gap_bytes = options.merge_gap_bytes;
     core.limits.check();
     for (unsigned i = 0; i < options.threads; ++i) {
         const unsigned depth = options.queue_depth / options.threads + (i < options.queue_depth % options.threads);
@@ -100,7 +100,8 @@ Reader::Open& Reader::here() {
 std::shared_ptr<Job> Reader::submit(std::span<const int64_t> rows, std::byte* out, Conversion conversion) {
     Open& state = here();
     ReaderCore& core = *state.core;
-    auto job = std::make_shared<Job>(plan_reads(layout_, rows, core.limits, core.pool), out, conversion);
+    auto job =
+        std::make_shared<Job>(plan_reads(layout_, rows, core.limits, core.pool), out, conversion, layout_.row_bytes());
     const std::lock_guard lock(core.mutex);
     if (state.closed) throw StorageError("the reader is closed", layout_.files()[0].path, 0, 0, 0);
     ++core.stats.jobs;

@@ -96,6 +96,10 @@ public:
         return count;
     }
 
+    std::string explain(uint64_t) const override {
+        return not_polled_ ? "read failed: iopoll needs a device and a driver that poll, with poll queues set up" : "";
+    }
+
     void cancel() override {
         // Every request of the ring; IORING_ASYNC_CANCEL_ANY is there since 5.19, and older kernels answer EINVAL,
         // which leaves the requests to end by themselves.
@@ -134,6 +138,7 @@ private:
             if (count == completions.size()) break;
             ++seen;
             if (cqe->user_data == kCancelTag || cqe->user_data == LIBURING_UDATA_TIMEOUT) continue;
+            not_polled_ |= iopoll_ && cqe->res == -EOPNOTSUPP;
             completions[count++] = {cqe->user_data, cqe->res, nullptr};
         }
         io_uring_cq_advance(&ring_, seen);
@@ -144,7 +149,7 @@ private:
     const unsigned depth_;
     const bool iopoll_;
     unsigned flags_ = 0;
-    bool enabled_ = false;
+    bool enabled_ = false, not_polled_ = false;
     bool fixed_files_ = false, fixed_buffers_ = false;
     io_uring ring_{};
 };

@@ -17,6 +17,7 @@ from gids.storage.probe import SCRATCH_BYTES, probe
 from gids.units import format_bytes, parse_bytes
 
 PLOT_WIDTH = 40
+COVERAGES = (0.01, 0.025, 0.1, 0.33, 1.0)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,14 +45,23 @@ def run(args: argparse.Namespace) -> int:
     derived = {
         "peak_iops": curve.peak_iops,
         "best_depth": curve.best_depth,
+        "threads": curve.threads,
+        "cost": curve.cost._asdict(),
         "merge_gap_bytes": curve.merge_gap_bytes,
+        "rows_per_second_1024": {str(share): curve.rows_per_second(1024, share) for share in COVERAGES},
     }
     if args.json:
         print(json.dumps({"curve": asdict(curve), **derived, "stored": stored, "provenance": provenance()}, indent=2))
     else:
         _print(curve)
         print(f"latency {curve.latency_us:.0f} µs, {curve.peak_iops:,.0f} IOPS, {format_bytes(curve.bandwidth)}/s")
-        print(f"so: depth {curve.best_depth}, merge gap {format_bytes(curve.merge_gap_bytes)}")
+        cost = curve.cost
+        print(f"a read costs {cost.per_read_s * 1e6:.2f} µs and {cost.per_byte_s * (1 << 20) * 1e6:.0f} µs per MiB")
+        print(
+            f"so: depth {curve.best_depth}, I/O threads {curve.threads}, merge gap {format_bytes(curve.merge_gap_bytes)}"
+        )
+        expected = (f"{share:.1%} {curve.rows_per_second(1024, share):,.0f}" for share in COVERAGES)
+        print(f"1 KiB rows per second to expect, by the share of a table read at once: {', '.join(expected)}")
         print(f"stored in {stored}" if stored else "not stored")
     return 0
 

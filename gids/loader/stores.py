@@ -192,7 +192,7 @@ def open_tables(
 
 def split_staging(storage: StorageOptions, share: float) -> StorageOptions:
     """Give a table its share of the staging memory, enough for a few requests in any case."""
-    least = 4 * storage.max_io_bytes * storage.threads
+    least = 4 * storage.max_io_bytes * (storage.threads or 1)
     return replace(storage, staging_bytes=max(least, int(storage.staging_bytes * share)))
 
 

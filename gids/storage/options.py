@@ -49,12 +49,12 @@ class StorageOptions:
         memory (``device="cuda"`` only).
     queue_depth : int or None
         Requests in flight; None takes what :func:`gids.storage.load_curve` found best.
-    threads : int
-        I/O threads, each with a queue of its own.
+    threads : int or None
+        I/O threads, each with a queue of its own; None takes what the curve needed.
     staging_bytes : int
         Memory that the device writes to, over all threads. Fixed; larger groups flow through it.
     merge_gap_bytes : int or None
-        Ranges at most this far apart become one read; None takes bandwidth / IOPS from the curve.
+        Ranges at most this far apart become one read; None takes what one more read costs by the curve.
     max_io_bytes : int
         Longest single read.
     timeout_s : float
@@ -67,7 +67,7 @@ class StorageOptions:
 
     engine: str = "auto"
     queue_depth: int | None = None
-    threads: int = 1
+    threads: int | None = None
     staging_bytes: int = 16 << 20
     merge_gap_bytes: int | None = None
     max_io_bytes: int = 128 << 10

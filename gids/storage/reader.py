@@ -60,20 +60,36 @@ class RowReader:
         Engine, depth, staging memory, time-out.
     pool : ThreadPool, optional
         Threads that plan and copy; one of its own if not given.
+
+    Attributes
+    ----------
+    curve : DeviceCurve
+        What is known about the device; its ``source`` says whether ``gids probe`` has measured it.
+    queue_depth, threads : int
+        What is used, whether asked for or taken from the curve.
+    engine_reason : str
+        Why this engine.
     """
 
     def __init__(self, table: RowTable, options: StorageOptions | None = None, pool: _native.ThreadPool | None = None):
         self.table = table
         self.options = options = options or StorageOptions()
-        curve = load_curve(table.stripes[0].path)
+        self.curve = curve = load_curve(table.stripes[0].path)
         engine, self.engine_reason = _choose_engine(options.engine)
         depth = curve.best_depth if options.queue_depth is None else options.queue_depth
-        gap = curve.merge_gap_bytes if options.merge_gap_bytes is None else options.merge_gap_bytes
+        gap = options.merge_gap_bytes
+        if gap is None:  # in memory, what lies between two rows costs nothing
+            gap = options.max_io_bytes if engine in ("memory", "mmap") else curve.merge_gap_bytes
+        threads = options.threads
+        if threads is None:
+            # Every thread needs room for a few of the largest reads; memory answers without waiting.
+            roomy = options.staging_bytes // (8 * options.max_io_bytes)
+            threads = 1 if engine in ("memory", "mmap") else max(1, min(curve.threads, depth, roomy))
         self._native = _native.Reader(
             native_layout(table),
             engine,
             depth,
-            options.threads,
+            threads,
             options.staging_bytes,
             gap,
             options.max_io_bytes,
@@ -83,7 +99,7 @@ class RowReader:
             None if options.fault is None else _native.FaultOptions(**asdict(options.fault)),
             pool,
         )
-        self.queue_depth = depth
+        self.queue_depth, self.threads = depth, threads
         self._closed = False
 
     @property

@@ -87,6 +87,26 @@ def test_file_truncated_while_open(tmp_path, engine):
         np.testing.assert_array_equal(raw(reader.read(ROWS[:50])), values[ROWS[:50]])
 
 
+@pytest.mark.skipif("mmap" not in ENGINES, reason="the kernel refuses process_vm_readv")
+@pytest.mark.parametrize(("dtype", "wanted"), [("float32", None), ("float16", torch.float32)])
+@pytest.mark.parametrize("left", [0, 300 * 512 + 100])
+def test_mapped_file_truncated_behind_our_back_raises_no_signal(tmp_path, dtype, wanted, left):
+    table, values = make_table(tmp_path, dim=128 if dtype == "float32" else 256, dtype=dtype)
+    # Completions are held back, so that the file shrinks after the engine has answered and before rows are copied.
+    with RowReader(table, options("mmap", FaultOptions(delay_us=200_000))) as reader:
+        out = torch.zeros(100, table.dim, dtype=wanted or table.torch_dtype)
+        pending = reader.submit(ROWS, out, wanted)
+        time.sleep(0.05)
+        os.truncate(table.stripes[0].path, left)
+        with pytest.raises(StorageError, match="ends before its rows") as caught:
+            pending.wait()
+        assert caught.value.path == str(table.stripes[0].path)
+        assert left <= caught.value.offset < 512 * 1000
+        assert reader.stats()["errors"] >= 1
+        if left:
+            np.testing.assert_array_equal(raw(reader.read(ROWS[:30])), values[ROWS[:30]])
+
+
 def test_delays_and_reordering_change_nothing(tmp_path, engine):
     table, values = make_table(tmp_path)
     rows = np.random.default_rng(5).integers(0, 1000, 300)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from storage_tables import make_table, raw
+from storage_tables import ENGINES, make_table, raw
 
 from gids import ConfigError, RowTable, StorageError, Stripe
 from gids.storage import RowReader, StorageOptions
@@ -53,6 +53,38 @@ def test_submit_overlaps_and_order_is_free(tmp_path, engine):
         for rows, read in reversed(list(zip(wanted, pending, strict=True))):
             np.testing.assert_array_equal(raw(read.wait()), values[rows])
             assert read.done()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_a_million_rows_in_any_order(tmp_path, engine, dtype):
+    table, values = make_table(tmp_path, dim=1, dtype=dtype, num_rows=300_000, offset=128)
+    rows = np.random.default_rng(8).integers(0, 300_000, 1_000_000)
+    with RowReader(table, StorageOptions(engine=engine)) as reader:
+        np.testing.assert_array_equal(raw(reader.read(rows)), values[rows])
+        assert reader.stats()["unique_rows"] == len(np.unique(rows))
+
+
+@pytest.mark.parametrize("row_bytes", [1024, 1028])
+def test_more_rows_than_caches_hold(tmp_path, engine, row_bytes):
+    table, values = make_table(tmp_path, dim=row_bytes // 4, num_rows=2000)
+    rows = np.random.default_rng(9).integers(0, 2000, 40_000)
+    with RowReader(table, StorageOptions(engine=engine)) as reader:
+        np.testing.assert_array_equal(raw(reader.read(rows)), values[rows])
+
+
+@pytest.mark.skipif("uring" not in ENGINES, reason="the kernel refuses io_uring")
+@pytest.mark.parametrize("polled", ["sqpoll", "iopoll"])
+def test_polling(tmp_path, polled):
+    table, values = make_table(tmp_path, dim=128)
+    rows = np.random.default_rng(3).integers(0, 1000, 3000)
+    with RowReader(table, StorageOptions(engine="uring", threads=2, **{polled: True})) as reader:
+        try:
+            got = reader.read(rows)
+        except StorageError as error:
+            if polled == "iopoll" and "iopoll needs" in str(error):
+                pytest.skip(f"this disk does not poll: {error}")
+            raise
+        np.testing.assert_array_equal(raw(got), values[rows])
 
 
 def test_stats_count(tmp_path, engine):
