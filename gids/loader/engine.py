@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from gids._native import ThreadPool
 from gids.dataset import Dataset
 from gids.errors import ConfigError
 from gids.loader.batch import Batch, tensor_bytes
+from gids.loader.host_rank import Scores, host_scores
 from gids.loader.memory import BATCHES_IN_HANDS, Allotment, Fixed, TableDemand, allot, available_bytes
 from gids.loader.options import LoaderOptions, names_by_type
 from gids.loader.pipeline import Fetched, Pipeline, Work
@@ -24,12 +26,14 @@ from gids.sampling import EdgeType, Sample, SampleKey, Topology
 from gids.storage import StorageOptions
 from gids.table import RowTable
 from gids.tiers.budget import LEAST_STAGING_BYTES, host_bytes, rows_within
-from gids.tiers.rank import rank_nodes, top_rows
+from gids.tiers.rank import top_rows
 
 #: Batches sampled before the first epoch, to learn how many rows a batch needs.
 PROFILED_BATCHES = 3
 #: Batches differ; the profile's largest is taken for this much more.
 PROFILE_MARGIN = 1.1
+#: The epoch that is sampled to count accesses: the last number that a key can have, so no run trains on it.
+COUNTED_EPOCH = (1 << 32) - 1
 
 
 class Sampler(Protocol):
@@ -158,7 +162,14 @@ class Engine:
         """Choose the rows of the host buffer; node tables share it by what a batch asks of them."""
         if not self.allotment.host_buffer or not self.node_tables:
             return {}
-        scores = rank_nodes(self.dataset, seeds, by=self.options.host_rank, pool=self.pool)
+        scores = host_scores(
+            self.dataset,
+            self.options.host_rank,
+            seeds,
+            seed=self.options.seed,
+            pool=self.pool,
+            count=lambda: self._count_accesses(seeds),
+        )
         weight = {pair: self.demand[pair].rows * self.demand[pair].row_bytes for pair in self.node_tables}
         chosen: dict[Hashable, Tensor] = {}
         for pair in self.node_tables:
@@ -166,6 +177,23 @@ class Engine:
             count = rows_within(share, self.tables[pair].row_bytes, self.tables[pair].num_rows, host_bytes)
             chosen[pair] = top_rows(scores[pair[0]], count)
         return chosen
+
+    def _count_accesses(self, seeds: Mapping[str, Tensor]) -> dict[str, Scores]:
+        """Count how many batches of an epoch that is never trained on ask for each node.
+
+        All ranks count the same epoch, so that they choose the same rows and can share them.
+        """
+        options = self.options
+        counts = {ntype: np.zeros(self.dataset.num_nodes(ntype), np.uint32) for ntype in self.dataset.node_types}
+        order = SeedOrder(
+            seeds, batch_size=options.batch_size, seed=options.seed, epoch=COUNTED_EPOCH, shuffle=options.shuffle
+        )
+        for index in range(len(order)):
+            key = SampleKey(options.seed, COUNTED_EPOCH, index)
+            sample = self.sampler.sample(self.topology, order[index].seeds, key, self.pool)
+            for ntype, nodes in sample.input_nodes.items():
+                counts[ntype][nodes.numpy()] += 1
+        return counts
 
     def _open(self, seeds: Mapping[str, Tensor]) -> TableSet:
         options = self.options

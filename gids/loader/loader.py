@@ -60,9 +60,11 @@ class Loader(IterableDataset[Batch]):
         Memory for everything this loader holds, e.g. ``"2GiB"``; by default half of what is available.
     cache, host_buffer, groups : int or str, optional
         Memory for the cache, for the constant host buffer, and for rows being read; by default shares of the budget.
-    host_rank : {"pagerank", "degree"}
-        Which rows the host buffer holds: by weighted reverse PageRank from the seeds, or by degree. Loaders of this
-        machine that hold the same rows, in whatever process, share one copy.
+    host_rank : {"pagerank", "degree", "counted", "random"}, .npy file, array or Tensor, or mapping of str to those
+        Which rows the host buffer holds: by weighted reverse PageRank from the seeds, by degree, by the accesses of an
+        epoch that is sampled for the purpose, by chance, or by scores of your own, one per node (by node type on a
+        heterograph; not negative, nodes of score 0 stay out). Loaders of this machine that hold the same rows, in
+        whatever process, share one copy.
     policy : str or Policy
         Which rows stay in the cache.
     window : int
@@ -131,7 +133,7 @@ class Loader(IterableDataset[Batch]):
         budget: int | str | None = None,
         cache: int | str | None = None,
         host_buffer: int | str | None = None,
-        host_rank: str = "pagerank",
+        host_rank: Any = "pagerank",
         groups: int | str | None = None,
         policy: str | Policy = "window",
         window: int = 16,

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from gids.errors import ConfigError
+from gids.loader.host_rank import check_host_rank
 from gids.loader.pipeline import PipelineOptions
 from gids.loader.seeds import Uneven, check_order
 from gids.storage import StorageOptions
 from gids.tiers import Policy
-from gids.tiers.rank import Ranking
 from gids.units import parse_bytes
 
 
@@ -28,7 +28,7 @@ class LoaderOptions:
     budget: int | None
     cache_bytes: int | None
     host_bytes: int | None
-    host_rank: str
+    host_rank: Any
     group_bytes: int | None
     policy: str | Policy
     storage: StorageOptions
@@ -50,9 +50,7 @@ class LoaderOptions:
 
     def __post_init__(self) -> None:
         check_order(batch_size=self.batch_size, rank=self.rank, world_size=self.world_size, uneven=self.uneven)
-        if self.host_rank not in [ranking.value for ranking in Ranking]:
-            names = ", ".join(ranking.value for ranking in Ranking)
-            raise ConfigError(f"host_rank must be one of {names} (got {self.host_rank!r})")
+        check_host_rank(self.host_rank)
         if self.threads < 1:
             raise ConfigError(f"threads must be at least 1 (got {self.threads})")
         if not 0 <= self.seed < 1 << 64:

@@ -5,12 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from gids.errors import ConfigError
+from gids.loader.engine import COUNTED_EPOCH
 from gids.loader.shared import SharedTensor
+from gids.tiers.budget import host_bytes
 
+from .conftest import DIM
 from .test_loader import make, same
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -82,7 +86,7 @@ def test_no_room_says_how_much(tmp_path):
         SharedTensor("too large", (1 << 35, 1024), torch.float32, lambda tensor: None, Path("/dev/shm"))
 
 
-@pytest.mark.parametrize("rank_by", ["pagerank", "degree"])
+@pytest.mark.parametrize("rank_by", ["pagerank", "degree", "counted"])
 def test_loaders_share_their_host_buffer_and_deliver_the_same_batches(graph, rank_by):
     options = {"host_buffer": "60KiB", "host_rank": rank_by, "cache": "20KiB"}
     with make(graph) as plain, make(graph, **options) as one, make(graph, **options) as two:
@@ -101,6 +105,67 @@ def test_loaders_share_their_host_buffer_and_deliver_the_same_batches(graph, ran
     assert not path.exists()
 
 
-def test_bad_ranking(graph):
-    with pytest.raises(ConfigError, match="host_rank must be one of"):
-        make(graph, host_rank="taste")
+def held_rows(loader):
+    (store,) = loader.prepare()._engine.table_set.stores.values()
+    return store.store.host_buffer.index.rows.tolist()
+
+
+@pytest.mark.parametrize("kind", ["tensor", "array", "file", "by type"])
+def test_own_scores_choose_the_rows(graph, tmp_path, kind):
+    scores = torch.zeros(graph.num_nodes(), dtype=torch.float64)
+    scores[[5, 17, 2999, 400]] = torch.tensor([0.5, 3.0, 1.0, 2.0], dtype=torch.float64)
+    np.save(tmp_path / "scores.npy", scores.numpy())
+    given = {
+        "tensor": scores,
+        "array": scores.numpy(),
+        "file": str(tmp_path / "scores.npy"),
+        "by type": {"_N": tmp_path / "scores.npy"},
+    }[kind]
+    room = host_bytes(3, DIM * 4)
+    with make(graph) as plain, make(graph, host_buffer=room, host_rank=given) as loader:
+        assert held_rows(loader) == [17, 400, 2999]
+        assert all(same(a, b) for a, b in zip(plain, loader, strict=True))
+    with make(graph, host_buffer="60KiB", host_rank=given) as loader:
+        assert held_rows(loader) == [5, 17, 400, 2999]  # score 0 stays out however much room there is
+
+
+def test_random_rows_depend_on_the_seed_alone_and_serve_less_than_ranked_ones(graph):
+    served, held = {}, {}
+    for name, rank, seed in [("a", "random", 1), ("b", "random", 1), ("c", "random", 2), ("best", "counted", 1)]:
+        with make(graph, host_buffer="60KiB", host_rank=rank, seed=seed, cache=0) as loader:
+            held[name] = held_rows(loader)
+            for _ in loader:
+                pass
+            served[name] = loader.stats().tables["_N/feat"].host
+    assert held["a"] == held["b"] != held["c"]
+    assert served["best"] > 1.5 * served["a"]
+
+
+def test_counted_rows_are_those_that_most_batches_of_the_counted_epoch_ask_for(graph):
+    counts = torch.zeros(graph.num_nodes(), dtype=torch.int64)
+    with make(graph, features=None) as loader:
+        loader.set_epoch(COUNTED_EPOCH)
+        for batch in loader:
+            counts[batch.input_nodes] += 1
+    with make(graph, host_buffer="8KiB", host_rank="counted") as loader:
+        held = held_rows(loader)
+    others = torch.ones(graph.num_nodes(), dtype=torch.bool)
+    others[held] = False
+    assert 50 < len(held) < 110
+    assert counts[held].min() >= counts[others].max()
+
+
+@pytest.mark.parametrize(
+    ("rank", "message"),
+    [
+        ("taste", "host_rank must be one of"),
+        ({"_N": "pagerank"}, "must be scores or a .npy file"),
+        ("no-such.npy", "must be a readable .npy file"),
+        ([1.0, 2.0], "must be 3000 numbers, one per node"),
+        ({"paper": [1.0]}, "must name node types among"),
+        (-torch.ones(3000), "must not be negative"),
+    ],
+)
+def test_bad_ranking(graph, rank, message):
+    with pytest.raises(ConfigError, match=message), make(graph, host_rank=rank, host_buffer="8KiB") as loader:
+        loader.prepare()

@@ -1,0 +1,91 @@
+"""Where the scores of the host buffer's ranking come from: the graph, a count, chance, or the user."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gids._native import ThreadPool
+from gids.dataset import Dataset
+from gids.errors import ConfigError
+from gids.tiers.rank import Ranking, rank_nodes
+
+#: Computed by the loader itself: chance is the baseline, a count of one sampled epoch the best that is known.
+RANDOM, COUNTED = "random", "counted"
+NAMES = (*(ranking.value for ranking in Ranking), RANDOM, COUNTED)
+
+Scores = NDArray[Any]
+
+
+def check_host_rank(value: object) -> None:
+    """Refuse what cannot be a ranking, before anything is opened."""
+    if isinstance(value, Mapping):
+        for scores in value.values():
+            if isinstance(scores, str) and not scores.endswith(".npy"):
+                raise ConfigError(f"host_rank of a node type must be scores or a .npy file (got {scores!r})")
+    elif isinstance(value, str) and value not in NAMES and not value.endswith(".npy"):
+        raise ConfigError(f"host_rank must be one of {', '.join(NAMES)}, a .npy file or scores (got {value!r})")
+
+
+def host_scores(
+    dataset: Dataset,
+    host_rank: Any,
+    seeds: Mapping[str, Tensor],
+    *,
+    seed: int,
+    pool: ThreadPool,
+    count: Callable[[], dict[str, Scores]],
+) -> Mapping[str, Scores]:
+    """Give the scores of the nodes, by node type; the host buffer takes those that score highest.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The graph.
+    host_rank : str, path-like, array, Tensor, or mapping of node type to those
+        As in :class:`gids.Loader`.
+    seeds : mapping of node type to Tensor[int64]
+        Where the rank of ``"pagerank"`` starts.
+    seed : int
+        For ``"random"``.
+    pool : ThreadPool
+        Threads for the rankings of the graph.
+    count : callable
+        Counts the accesses of a sampled epoch, for ``"counted"``.
+    """
+    if isinstance(host_rank, str) and host_rank in NAMES:
+        if host_rank == RANDOM:
+            drawn = enumerate(dataset.node_types)
+            return {t: np.random.default_rng([seed, n]).permutation(dataset.num_nodes(t)) + 1 for n, t in drawn}
+        return count() if host_rank == COUNTED else rank_nodes(dataset, seeds, by=host_rank, pool=pool)
+    if isinstance(host_rank, Mapping):
+        unknown = [ntype for ntype in host_rank if ntype not in dataset.node_types]
+        if unknown:
+            raise ConfigError(f"host_rank must name node types among {dataset.node_types} (got {unknown})")
+        given = dict(host_rank)
+    elif len(dataset.node_types) == 1:
+        given = {dataset.node_types[0]: host_rank}
+    else:
+        raise ConfigError(f"host_rank must be given by node type where a graph has several (has {dataset.node_types})")
+    scores = {ntype: _own_scores(ntype, value, dataset.num_nodes(ntype)) for ntype, value in given.items()}
+    return {ntype: scores.get(ntype, np.zeros(dataset.num_nodes(ntype), np.uint8)) for ntype in dataset.node_types}
+
+
+def _own_scores(ntype: str, value: str | os.PathLike[str] | Tensor | Scores | Sequence[float], nodes: int) -> Scores:
+    if isinstance(value, str | os.PathLike):
+        try:
+            scores: Scores = np.load(value, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"host_rank of {ntype} must be a readable .npy file (got {value!s}: {error})") from error
+    else:
+        scores = value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
+    if scores.shape != (nodes,) or scores.dtype.kind not in "iuf":
+        raise ConfigError(
+            f"host_rank of {ntype} must be {nodes} numbers, one per node (got {scores.dtype}, shape {scores.shape})"
+        )
+    return scores
