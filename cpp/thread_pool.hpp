@@ -48,4 +48,12 @@ private:
     int owner_pid_ = 0;                        // guarded by mutex_; a forked child starts threads of its own
 };
 
+// parallel_for where there is a pool and more than one piece; otherwise one call of body on this thread.
+template <class Body>
+void for_pieces(ThreadPool* pool, int64_t count, int64_t grain, const Body& body) {
+    if (count <= 0) return;
+    if (pool == nullptr || count <= grain) body(int64_t{0}, count);
+    else pool->parallel_for(count, grain, body);
+}
+
 }  // namespace gids

@@ -103,11 +103,4 @@ void name_edges(const Relation& relation, int64_t* positions, int64_t count);
 // Throws DatasetError where a neighbour is not a node.
 void check_neighbors(const Relation& relation, const int64_t* nodes, int64_t count, int64_t num_src);
 
-template <class Body>
-void for_pieces(ThreadPool* pool, int64_t count, int64_t grain, const Body& body) {
-    if (count <= 0) return;
-    if (pool == nullptr || count <= grain) body(int64_t{0}, count);
-    else pool->parallel_for(count, grain, body);
-}
-
 }  // namespace gids

@@ -22,11 +22,6 @@ constexpr size_t kHugeBytes = size_t{4} << 20;
 uint64_t align_down(uint64_t value, uint64_t block) { return value & ~(block - 1); }
 uint64_t align_up(uint64_t value, uint64_t block) { return align_down(value + block - 1, block); }
 
-void each_piece(ThreadPool* pool, int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
-    if (pool && count > grain) pool->parallel_for(count, grain, body);
-    else if (count > 0) body(0, count);
-}
-
 }  // namespace
 
 void PlanLimits::check() const {
@@ -154,7 +149,7 @@ ReadPlan plan_reads(const TableLayout& layout, std::span<const int64_t> rows, co
     std::atomic<int64_t> bad{-1};
     std::atomic<bool> sorted{true};
     std::atomic<uint64_t> low{~uint64_t{0}}, high{0};
-    each_piece(pool, count, kGrain, [&](int64_t begin, int64_t end) {
+    for_pieces(pool, count, kGrain, [&](int64_t begin, int64_t end) {
         uint64_t piece_low = ~uint64_t{0}, piece_high = 0;
         bool ascending = true;
         uint64_t previous = begin == 0 ? 0 : static_cast<uint64_t>(rows[static_cast<size_t>(begin - 1)]);
@@ -191,7 +186,7 @@ ReadPlan plan_reads(const TableLayout& layout, std::span<const int64_t> rows, co
     }
 
     auto pieces = plan.pieces(layout);
-    each_piece(pool, static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    for_pieces(pool, static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) plan.add_rows(layout, limits, pieces[static_cast<size_t>(i)]);
     });
     size_t total = 0;

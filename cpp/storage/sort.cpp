@@ -40,11 +40,6 @@ void sort_bits(uint64_t* words, uint64_t* spare, int64_t count, int low, int hig
     if (from != words) std::copy(from, from + count, words);
 }
 
-void each_piece(ThreadPool* pool, int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
-    if (pool && count > grain) pool->parallel_for(count, grain, body);
-    else if (count > 0) body(0, count);
-}
-
 }  // namespace
 
 void sort_words(uint64_t* words, uint64_t* spare, int64_t count, int key_shift, uint64_t low_key, uint64_t high_key,
@@ -67,7 +62,7 @@ void sort_words(uint64_t* words, uint64_t* spare, int64_t count, int key_shift, 
     const int64_t chunks = pool ? pool->threads() : 1;
     const int64_t chunk = (count + chunks - 1) / chunks;
     std::vector<int64_t> place(static_cast<size_t>(chunks * kDigits), 0);  // [chunk][bucket]
-    each_piece(pool, chunks, 1, [&](int64_t first, int64_t last) {
+    for_pieces(pool, chunks, 1, [&](int64_t first, int64_t last) {
         for (int64_t c = first; c < last; ++c) {
             int64_t* counts = place.data() + c * kDigits;
             const int64_t end = std::min(count, (c + 1) * chunk);
@@ -80,14 +75,14 @@ void sort_words(uint64_t* words, uint64_t* spare, int64_t count, int key_shift, 
         begins[static_cast<size_t>(b)] = sum;
         for (int64_t c = 0; c < chunks; ++c) sum += std::exchange(place[static_cast<size_t>(c * kDigits + b)], sum);
     }
-    each_piece(pool, chunks, 1, [&](int64_t first, int64_t last) {
+    for_pieces(pool, chunks, 1, [&](int64_t first, int64_t last) {
         for (int64_t c = first; c < last; ++c) {
             int64_t* to = place.data() + c * kDigits;
             const int64_t end = std::min(count, (c + 1) * chunk);
             for (int64_t i = c * chunk; i < end; ++i) spare[to[words[i] >> shift & mask]++] = words[i];
         }
     });
-    each_piece(pool, buckets, std::max<int64_t>(1, buckets / 64), [&](int64_t first, int64_t last) {
+    for_pieces(pool, buckets, std::max<int64_t>(1, buckets / 64), [&](int64_t first, int64_t last) {
         for (int64_t b = first; b < last; ++b) {
             const int64_t begin = begins[static_cast<size_t>(b)], size = begins[static_cast<size_t>(b) + 1] - begin;
             if (size == 0) continue;
