@@ -176,12 +176,14 @@ void bind_storage(nb::module_& m) {
             nb::keep_alive<1, 13>())
         .def(
             "submit",
-            [](Reader& self, ConstVector<int64_t> rows, uintptr_t out, int conversion) {
+            [](Reader& self, ConstVector<int64_t> rows, uintptr_t out, int conversion,
+               const std::optional<ConstVector<int32_t>>& places) {
                 const nb::gil_scoped_release nogil;
+                const auto where = places ? std::span(places->data(), places->size()) : std::span<const int32_t>();
                 return Pending(self.submit({rows.data(), rows.size()}, reinterpret_cast<std::byte*>(out),
-                                           static_cast<Conversion>(conversion)));
+                                           static_cast<Conversion>(conversion), where));
             },
-            "rows"_a, "out"_a, "conversion"_a)
+            "rows"_a, "out"_a, "conversion"_a, "places"_a.none() = nb::none())
         .def("close", &Reader::close, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("engine", &Reader::engine_name)
         .def_prop_ro("notes", &Reader::engine_notes)

@@ -131,14 +131,20 @@ void ReadPlan::add_rows(const TableLayout& layout, const PlanLimits& limits, Pie
 }
 
 ReadPlan plan_reads(const TableLayout& layout, std::span<const int64_t> rows, const PlanLimits& limits,
-                    ThreadPool* pool) {
+                    ThreadPool* pool, std::span<const int32_t> places) {
     limits.check();
     ReadPlan plan;
     const auto count = static_cast<int64_t>(rows.size());
     plan.num_rows_ = count;
     if (count == 0) return plan;
     const int row_bits = layout.num_rows() > 1 ? std::bit_width(layout.num_rows() - 1) : 0;
-    plan.position_bits_ = std::bit_width(static_cast<uint64_t>(count - 1));
+    const bool placed = !places.empty();
+    if (placed && places.size() != rows.size())
+        throw ConfigError("places must be as many as rows = " + std::to_string(count) + " (got " +
+                          std::to_string(places.size()) + ")");
+    const auto [least, most] = placed ? std::ranges::minmax(places) : std::ranges::min_max_result<int32_t>{0, 0};
+    if (least < 0) throw ConfigError("places must not be negative (got " + std::to_string(least) + ")");
+    plan.position_bits_ = std::bit_width(placed ? static_cast<uint64_t>(most) : static_cast<uint64_t>(count - 1));
     if (plan.position_bits_ > 32 || plan.position_bits_ + row_bits > 64)
         throw ConfigError("rows must number at most " + std::to_string(uint64_t{1} << std::min(32, 64 - row_bits)) +
                           " in one call for this table (got " + std::to_string(count) + ")");
@@ -165,7 +171,9 @@ ReadPlan plan_reads(const TableLayout& layout, std::span<const int64_t> rows, co
             previous = row_key;
             piece_low = std::min(piece_low, row_key);
             piece_high = std::max(piece_high, row_key);
-            words[i] = row_key << plan.position_bits_ | static_cast<uint64_t>(i);
+            const auto position =
+                placed ? static_cast<uint64_t>(places[static_cast<size_t>(i)]) : static_cast<uint64_t>(i);
+            words[i] = row_key << plan.position_bits_ | position;
         }
         // relaxed, here and below: parallel_for orders these before the loads that follow it.
         if (!ascending) sorted.store(false, std::memory_order_relaxed);

@@ -51,12 +51,13 @@ public:
     int64_t num_unique() const { return num_unique_; }
     uint64_t bytes() const { return bytes_; }
 
-    // The i-th row in (file, offset) order: its key, and its position in the caller's list.
+    // The i-th row in (file, offset) order: its key, and its position in the caller's list or memory.
     uint64_t key(size_t i) const { return words_[i] >> position_bits_; }
     uint64_t position(size_t i) const { return words_[i] & ((uint64_t{1} << position_bits_) - 1); }
 
 private:
-    friend ReadPlan plan_reads(const TableLayout&, std::span<const int64_t>, const PlanLimits&, ThreadPool*);
+    friend ReadPlan plan_reads(const TableLayout&, std::span<const int64_t>, const PlanLimits&, ThreadPool*,
+                               std::span<const int32_t>);
     struct Piece {  // the reads of consecutive words of one file
         size_t file, begin, end;
         int64_t unique = 0;
@@ -75,7 +76,8 @@ private:
 };
 
 // Rows may come in any order and more than once. Throws ConfigError for a row outside the table. `pool` may be null.
+// Row i goes to position places[i], where places are given, else to position i.
 ReadPlan plan_reads(const TableLayout& layout, std::span<const int64_t> rows, const PlanLimits& limits,
-                    ThreadPool* pool);
+                    ThreadPool* pool, std::span<const int32_t> places = {});
 
 }  // namespace gids::storage

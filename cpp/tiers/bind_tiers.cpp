@@ -8,6 +8,7 @@
 #include "tiers/gather.hpp"
 #include "tiers/pagerank.hpp"
 #include "tiers/planner.hpp"
+#include "tiers/slots.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -163,6 +164,18 @@ void bind_tiers(nb::module_& m) {
           "dim"_a, "row_bytes"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("admit_rows", &admit, "pool"_a, "cache"_a, "slot"_a, "group"_a, "position"_a, "row_bytes"_a,
           nb::call_guard<nb::gil_scoped_release>());
+    m.def(
+        "note_last_use",
+        [](const ConstVector<int64_t>& location, int64_t base, int16_t batch, const Vector<int16_t>& last_use) {
+            note_last_use(span_of(location), base, batch, span_of(last_use));
+        },
+        "location"_a, "base"_a, "batch"_a, "last_use"_a, nb::call_guard<nb::gil_scoped_release>());
+    m.def(
+        "place_rows",
+        [](const Vector<int64_t>& location, int64_t base, const ConstVector<int32_t>& slot) {
+            place_rows(span_of(location), base, span_of(slot));
+        },
+        "location"_a, "base"_a, "slot"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("push_ranks", &push<int32_t>, "pool"_a, "indptr"_a, "rank"_a, "sources"_a, "first"_a, "relations"_a,
           "received"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("push_ranks", &push<int64_t>, "pool"_a, "indptr"_a, "rank"_a, "sources"_a, "first"_a, "relations"_a,

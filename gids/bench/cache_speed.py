@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gids.bench.harness import Bar, Contender, Report, alternate
@@ -34,7 +35,14 @@ class _Memory:
     def __init__(self, values: Tensor):
         self._values = values
 
-    def submit(self, rows: Tensor, out: Tensor) -> _Arrived:
+    def submit(
+        self,
+        rows: Tensor,
+        out: Tensor,
+        dtype: torch.dtype | None = None,
+        places: NDArray[np.int32] | None = None,
+    ) -> _Arrived:
+        assert places is None
         torch.index_select(self._values, 0, rows, out=out)
         return _Arrived()
 

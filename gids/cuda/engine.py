@@ -61,6 +61,30 @@ class Undelivered:
     epoch: int
 
 
+class LateGroup:
+    """A group that was planned and may not have begun to be read."""
+
+    def __init__(self, plan: Any):
+        self.plan = plan
+        self.started: Any = None  # a DevicePending; guarded by _lock until it is set
+        self._cancelled = False  # guarded by _lock
+        self._lock = threading.Lock()
+
+    def start(self, store: Any) -> None:
+        """Begin to read."""
+        with self._lock:
+            self.started = store.start(self.plan)
+            if self._cancelled:
+                self.started.cancel()
+
+    def cancel(self) -> None:
+        """Read no more."""
+        with self._lock:
+            self._cancelled = True
+            if self.started is not None:
+                self.started.cancel()
+
+
 class CudaTableStore(TableStore):
     """Rows of one table for the pipeline, gathered on the device."""
 
@@ -74,9 +98,26 @@ class CudaTableStore(TableStore):
             self.recorded.extend(torch.from_numpy(self.store.fetch.download(rows)) for rows in batches)
         return plan
 
+    def begin(self, plan: Any) -> Any:
+        """Prepare to read a group; device memory is taken when it is read."""
+        return LateGroup(plan)
+
+    def pieces(self, pending: Any) -> list[int]:
+        """Memory that the group takes: it is read in one piece."""
+        return [self.store.bytes_of(pending.plan)]
+
+    def read(self, pending: Any) -> None:
+        """Begin to read the group."""
+        pending.start(self.store)
+
     def gather(self, pending: Any, batch: int) -> Any:
         """Queue the gather of one batch; waits for the disk, not for the device."""
-        return self.store.gather(pending, batch, self.dtype)
+        return self.store.gather(pending.started, batch, self.dtype)
+
+    def freed(self, pending: Any, batch: int) -> int:
+        """Memory that is free now that a batch was gathered."""
+        last = batch == len(pending.plan.batches) - 1
+        return int(self.store.bytes_of(pending.plan)) if last else 0
 
     def close(self) -> None:
         """Give files and memory back."""

@@ -52,6 +52,11 @@ class BudgetGroups:
                 return max(1, number)
         return len(waiting)
 
+    def forget(self, key: Hashable) -> None:
+        """Expect the worst again: the cache was emptied."""
+        with self._lock:
+            self._shares[key].disk_per_request = 1.0
+
     def learn(self, key: Hashable, requests: int, disk: int) -> None:
         """Note what the last group asked of a table and what of that had to be read."""
         if requests:

@@ -41,7 +41,7 @@ class Pending(Protocol):
 
 
 class Store(Protocol):
-    """Rows of one table, through cache, host buffer and disk. One thread plans and starts, another gathers."""
+    """Rows of one table, through cache, host buffer and disk. One thread plans and reads, another gathers."""
 
     @property
     def group_bytes(self) -> int:
@@ -50,14 +50,20 @@ class Store(Protocol):
     def plan(self, batches: list[torch.Tensor], lookahead: list[torch.Tensor]) -> Any:
         """Decide where every row of a group comes from; moves no bytes."""
 
-    def bytes_of(self, plan: Any) -> int:
-        """Memory that the group takes from :meth:`start` to its last :meth:`gather`."""
+    def begin(self, plan: Any) -> Pending:
+        """Prepare to read what the plan needs from disk; takes no memory for rows yet."""
 
-    def start(self, plan: Any) -> Pending:
-        """Begin to read what the plan needs from disk."""
+    def pieces(self, pending: Any) -> list[int]:
+        """Memory that each :meth:`read` of the group takes, in order; none where nothing is read."""
+
+    def read(self, pending: Any) -> None:
+        """Begin to read the next piece of the group."""
 
     def gather(self, pending: Any, batch: int) -> torch.Tensor:
         """Give the rows of one batch of the group, in order; waits for the disk."""
+
+    def freed(self, pending: Any, batch: int) -> int:
+        """Memory that :meth:`gather` of that batch gave back; over a group as much as its pieces took."""
 
     def reset(self) -> None:
         """Forget what was planned and cached, after a run that did not gather all it had planned."""
@@ -159,7 +165,6 @@ class _Group:
     works: list[Work]
     pending: dict[TableKey, Pending]
     position: dict[TableKey, dict[int, int]]  # table -> index in works -> batch number in that table's plan
-    size_bytes: dict[TableKey, int]
 
 
 @dataclass(frozen=True)
@@ -168,11 +173,6 @@ class _Room:
 
     groups: Permits
     tables: dict[TableKey, Permits]
-
-    def release(self, group: _Group) -> None:
-        for key, size_bytes in group.size_bytes.items():
-            self.tables[key].release(size_bytes)
-        self.groups.release()
 
 
 @dataclass
@@ -265,7 +265,7 @@ class Pipeline:
             works = [waiting.popleft() for _ in range(size)]
             lookahead = list(waiting)[: self.options.window]
             room.groups.acquire()
-            group = unfinished.begin(_Group(works, {}, {}, {}))
+            group = unfinished.begin(_Group(works, {}, {}))
             for key, store in self.stores.items():
                 wanted = [number for number, work in enumerate(works) if key in work.rows]
                 with self.trace.span("plan", table=str(key), batches=size, first=works[0].index):
@@ -273,12 +273,21 @@ class Pipeline:
                         [works[number].rows[key] for number in wanted],
                         [work.rows[key] for work in lookahead if key in work.rows],
                     )
-                group.position[key] = {number: batch for batch, number in enumerate(wanted)}
-                group.size_bytes[key] = store.bytes_of(plan)
-                room.tables[key].acquire(group.size_bytes[key])
-                with self.trace.span("start", table=str(key), bytes=group.size_bytes[key]):
-                    unfinished.started(group, key, store.start(plan))
+                    group.position[key] = {number: batch for batch, number in enumerate(wanted)}
+                    unfinished.started(group, key, store.begin(plan))
+            self._read(group, room)
             yield group
+
+    def _read(self, group: _Group, room: _Room) -> None:
+        """Begin every read of a group, each when there is room for it; tables take turns, or one would wait for all."""
+        steps = []
+        for turn, (key, pending) in enumerate(group.pending.items()):
+            sizes = self.stores[key].pieces(pending)
+            steps += [((number + 1) / len(sizes), turn, key, size) for number, size in enumerate(sizes)]
+        for _, _, key, size_bytes in sorted(steps, key=lambda step: step[:2]):
+            room.tables[key].acquire(size_bytes)
+            with self.trace.span("start", table=str(key), bytes=size_bytes):
+                self.stores[key].read(group.pending[key])
 
     def _fetch(
         self, groups: Iterator[_Group], ready: Permits, room: _Room, unfinished: _Unfinished
@@ -289,10 +298,12 @@ class Pipeline:
                 rows = {}
                 for key in work.rows:
                     with self.trace.span("fetch", batch=work.index, table=str(key), rows=len(work.rows[key])):
-                        rows[key] = self.stores[key].gather(group.pending[key], group.position[key][number])
+                        pending, batch = group.pending[key], group.position[key][number]
+                        rows[key] = self.stores[key].gather(pending, batch)
+                        room.tables[key].release(self.stores[key].freed(pending, batch))
                 if number == len(group.works) - 1:
                     unfinished.end(group)
-                    room.release(group)
+                    room.groups.release()
                 yield Fetched(work, rows)
 
 

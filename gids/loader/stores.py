@@ -65,22 +65,31 @@ class TableStore:
             self.recorded.extend(batches)
         return plan
 
-    def bytes_of(self, plan: GroupPlan) -> int:
-        """Memory that the group's rows take."""
-        return self.store.bytes_of(plan)
+    def begin(self, plan: GroupPlan) -> PendingGroup:
+        """Prepare to read a group."""
+        return self.store.begin(plan)
 
-    def start(self, plan: GroupPlan) -> PendingGroup:
-        """Begin to read a group."""
-        return self.store.start(plan)
+    def pieces(self, pending: PendingGroup) -> list[int]:
+        """Memory that each piece of the group takes."""
+        return [(last - first) * self.store.table.row_bytes for first, last in pending.pieces]
+
+    def read(self, pending: PendingGroup) -> None:
+        """Begin to read the next piece of a group."""
+        self.store.read(pending)
 
     def gather(self, pending: PendingGroup, batch: int) -> Tensor:
         """Give the rows of one batch; waits for the disk."""
         rows = len(pending.plan.batches[batch].location)
         return self.store.gather(pending, batch, self.outputs.empty(rows, self.store.table.dim, self.dtype))
 
+    def freed(self, pending: PendingGroup, batch: int) -> int:
+        """Memory that is free now that a batch was gathered."""
+        return pending.freed_rows(batch) * self.store.table.row_bytes
+
     def reset(self) -> None:
         """Forget plans that were not gathered."""
         self.store.reset()
+        self.groups.forget(self.key)
 
     def close(self) -> None:
         """Give files and memory back."""
@@ -150,7 +159,7 @@ def open_tables(
     weight = {key: max(1, need.rows * need.row_bytes) for key, need in demand.items()}
     total = sum(weight.values())
     limits = {key: allotment.groups * weight[key] // total for key in tables}
-    grouping = BudgetGroups({key: (tables[key].row_bytes, limits[key] // groups_in_flight) for key in tables})
+    grouping = BudgetGroups({key: (tables[key].row_bytes, limits[key]) for key in tables})
     stores: dict[Hashable, TableStore] = {}
     opened = TableSet(stores, grouping)
     try:
@@ -170,7 +179,7 @@ def open_tables(
                 host_buffer=host,
                 seed=seed,
                 pool=pool,
-                allocate=BufferPool(groups_in_flight).empty,
+                arena_rows=max(1, limits[key] // table.row_bytes),
             )
             out_dtype = dtype if dtype is not None and table.torch_dtype.is_floating_point else table.torch_dtype
             stores[key] = TableStore(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from types import TracebackType
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from gids import _native
@@ -117,29 +119,39 @@ class RowReader:
         """What the planner keeps to for this device."""
         return PlanLimits(*self._native.limits)
 
-    def submit(self, rows: object, out: torch.Tensor, dtype: torch.dtype | None = None) -> PendingRead:
-        """Start reading; ``out[i]`` becomes row ``rows[i]``.
+    def submit(
+        self,
+        rows: object,
+        out: torch.Tensor,
+        dtype: torch.dtype | None = None,
+        places: npt.NDArray[np.int32] | None = None,
+    ) -> PendingRead:
+        """Start reading; ``out[i]`` becomes row ``rows[i]``, or ``out[places[i]]`` does.
 
         Parameters
         ----------
         rows : array or tensor of integers [n]
             Any order, duplicates allowed; may be changed or dropped once this returns.
         out : Tensor [n, dim], contiguous, on the CPU
-            Must not be touched until the read has ended.
+            Must not be touched until the read has ended; with ``places``, only those rows of it.
         dtype : torch.dtype, optional
             float32 widens float16 and bfloat16 rows on the way; None keeps the table's.
+        places : array of int32 [n], optional
+            Rows of ``out`` to fill, each once; ``out`` may then have any number of rows.
         """
         if self._closed:
             raise StorageError("the reader is closed", str(self.table.stripes[0].path))
         row_array = as_rows(rows)
         dtype = dtype or self.table.torch_dtype
-        shape = (len(row_array), self.table.dim)
+        shape = (len(row_array) if places is None else out.shape[0], self.table.dim)
         if out.device.type != "cpu" or not out.is_contiguous() or out.dtype != dtype or tuple(out.shape) != shape:
             raise ConfigError(
                 f"out must be a contiguous {dtype} tensor of shape {shape} on the CPU "
                 f"(got {out.dtype}, {tuple(out.shape)}, {out.device}, contiguous {out.is_contiguous()})"
             )
-        return PendingRead(self._native.submit(row_array, out.data_ptr(), self._conversion(dtype)), out)
+        if places is not None and len(places) and int(places.max()) >= len(out):
+            raise ConfigError(f"places must be in [0, {len(out)}) (got {int(places.max())})")
+        return PendingRead(self._native.submit(row_array, out.data_ptr(), self._conversion(dtype), places), out)
 
     def read(self, rows: object, out: torch.Tensor | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Read rows and wait for them.

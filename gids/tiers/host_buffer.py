@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gids._native import fill_row_map, row_map_entries
@@ -27,8 +29,14 @@ class PendingRows(Protocol):
 class RowSource(Protocol):
     """What the tiers need of a reader (``gids.storage.RowReader``)."""
 
-    def submit(self, rows: Tensor, out: Tensor) -> PendingRows:
-        """Begin to read ``out[i] = row rows[i]``."""
+    def submit(
+        self,
+        rows: Tensor,
+        out: Tensor,
+        dtype: torch.dtype | None = None,
+        places: NDArray[np.int32] | None = None,
+    ) -> PendingRows:
+        """Begin to read ``out[i] = row rows[i]``, or ``out[places[i]]`` where places are given."""
         ...
 
 

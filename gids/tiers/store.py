@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gids._native import DType, ThreadPool, admit_rows, gather_rows
+from gids._native import DType, ThreadPool, admit_rows, gather_rows, note_last_use, place_rows
 from gids.errors import ConfigError, GidsError
 from gids.table import DTYPES, RowTable
+from gids.tiers.arena import RowArena, Slots
 from gids.tiers.host_buffer import HostBuffer, PendingRows, RowSource
 from gids.tiers.plan import Counters, GroupPlan, Planner
 from gids.tiers.policies import Policy
@@ -21,26 +23,93 @@ from gids.units import format_bytes
 _NATIVE_DTYPES = {torch_dtype: DType[name] for name, torch_dtype in DTYPES.items()}
 
 
-class PendingGroup:
-    """A group whose rows are on their way. Made by :meth:`FeatureStore.start`."""
+#: A group is read in so many pieces: each begins as soon as there is room for it.
+PIECES = 16
+#: No piece is smaller; below, starting a read costs more than it brings forward.
+LEAST_PIECE_BYTES = 2 << 20
 
-    def __init__(self, plan: GroupPlan, buffer: Tensor, read: PendingRows | None):
+
+@dataclass(frozen=True)
+class _Uses:
+    """Which rows of a group no batch needs after batch ``i``: ``order[begins[i]:begins[i + 1]]``."""
+
+    order: NDArray[np.int32]
+    begins: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, plan: GroupPlan) -> _Uses:
+        last = np.zeros(len(plan.disk_rows), np.int16)
+        for number, batch in enumerate(plan.batches):
+            note_last_use(batch.location.numpy(), plan.capacity + plan.host_rows, number, last)
+            last[batch.admit_positions.numpy()] = number  # the cache copies it after that batch
+        order = np.argsort(last, kind="stable").astype(np.int32)
+        return cls(order, np.searchsorted(last[order], np.arange(len(plan.batches) + 1)))
+
+    def ended(self, batch: int) -> NDArray[np.int32]:
+        return self.order[self.begins[batch] : self.begins[batch + 1]]
+
+
+class PendingGroup:
+    """A group whose rows are on their way. Made by :meth:`FeatureStore.begin`.
+
+    Attributes
+    ----------
+    plan : GroupPlan
+        What is read and gathered.
+    pieces : list of (int, int)
+        Ranges of ``plan.disk_rows`` that are read one after the other.
+    slots : int32[u], optional
+        Where in the store's arena each of ``plan.disk_rows`` is; without them the rows are in ``buffer``, in order.
+    """
+
+    def __init__(self, plan: GroupPlan, pieces: list[tuple[int, int]], slots: Slots | None, uses: _Uses | None):
         self.plan = plan
-        self.buffer = buffer  # [u, dim], row i is plan.disk_rows[i]
+        self.pieces = pieces
+        self.slots = slots
+        self.buffer: Tensor | None = None
         self.next_batch = 0
-        self._read = read
+        self.next_piece = 0
+        self._uses = uses
+        self._lock = threading.Lock()
+        self._reads: list[PendingRows] = []  # guarded by _lock
+        self._cancelled = False  # guarded by _lock
+
+    def started(self, read: PendingRows) -> None:
+        """Take note of a read under way."""
+        with self._lock:
+            self._reads.append(read)
+            cancelled = self._cancelled
+        if cancelled:
+            read.cancel()
 
     def wait(self) -> None:
         """Return when every row of the group has arrived; raise the error of the read."""
-        if self._read is not None:
-            self._read.wait()
-            self._read = None
+        if self.next_piece < len(self.pieces):
+            raise GidsError(f"only {self.next_piece} of {len(self.pieces)} pieces of the group were started")
+        for read in self._reads:
+            read.wait()
+        with self._lock:
+            self._reads.clear()
 
     def cancel(self) -> None:
         """Read no more: :meth:`wait` raises unless all rows had arrived. From any thread; returns when it has ended."""
-        read = self._read
-        if read is not None:
+        with self._lock:
+            self._cancelled = True
+            reads = list(self._reads)
+        for read in reads:
             read.cancel()
+
+    def freed_rows(self, batch: int) -> int:
+        """Rows whose memory is free once batch ``batch`` was gathered."""
+        if self._uses is None:
+            return len(self.plan.disk_rows) if batch == len(self.plan.batches) - 1 else 0
+        return len(self._uses.ended(batch))
+
+    def ended_slots(self, batch: int) -> Slots:
+        """Slots of those rows."""
+        assert self._uses is not None
+        assert self.slots is not None
+        return self.slots[self._uses.ended(batch)]
 
     @property
     def finished(self) -> bool:
@@ -71,6 +140,10 @@ class FeatureStore:
         Threads for planning and copying.
     allocate : callable, optional
         ``allocate(rows, dim, dtype)`` gives memory for a group's rows; by default fresh pages.
+    arena_rows : int
+        Slots of an arena that groups share, see :class:`RowArena`. 0: every group has memory of its own.
+    piece_rows : int, optional
+        Rows that are read with one call, at least; by default a part of the group.
 
     Notes
     -----
@@ -90,6 +163,8 @@ class FeatureStore:
         seed: int = 0,
         pool: ThreadPool | None = None,
         allocate: Callable[[int, int, torch.dtype], Tensor] | None = None,
+        arena_rows: int = 0,
+        piece_rows: int | None = None,
     ):
         if cache_rows < 0:
             raise ConfigError(f"cache_rows must not be negative (got {cache_rows})")
@@ -116,6 +191,8 @@ class FeatureStore:
         self.host_buffer = host_buffer
         self.cache = torch.empty(self.planner.capacity, table.dim, dtype=table.torch_dtype)
         self.group_bytes = group_bytes
+        self.arena = RowArena(arena_rows, table.dim, table.torch_dtype) if arena_rows else None
+        self._piece_rows = max(1, LEAST_PIECE_BYTES // table.row_bytes if piece_rows is None else piece_rows)
         self.counters = Counters()  # of the batches gathered
         self._cache_bytes = _as_bytes(self.cache)
         self._host_bytes = _as_bytes(torch.empty(0) if host_buffer is None else host_buffer.values)
@@ -137,8 +214,42 @@ class FeatureStore:
             return self._room.wait_for(lambda: self._fits(plan), timeout_s)
 
     def start(self, plan: GroupPlan) -> PendingGroup:
-        """Begin to read the group's rows into a buffer of their own."""
+        """Read the group's rows; there must be room for all of them."""
+        pending = self.begin(plan)
+        for _ in pending.pieces:
+            self.read(pending)
+        return pending
+
+    def begin(self, plan: GroupPlan) -> PendingGroup:
+        """Prepare to read a group, piece by piece with :meth:`read`; takes no memory for rows yet.
+
+        A piece of a group in the arena may be read when as many rows of it are free: what is in use grows by a piece
+        with each :meth:`read` and shrinks by :meth:`PendingGroup.freed_rows` with each :meth:`gather`. A group that is
+        larger than the arena is read in one piece, when nothing else is in flight.
+        """
         self._check_generation(plan)
+        count = len(plan.disk_rows)
+        if self.arena is None or count > self.arena.reserve:
+            return PendingGroup(plan, [(0, count)] if count else [], None, None)
+        step = count if count > self.arena.rows else max(self._piece_rows, -(-count // PIECES))
+        pieces = [(at, min(at + step, count)) for at in range(0, count, max(step, 1))]
+        return PendingGroup(plan, pieces, np.empty(count, np.int32), _Uses.of(plan))
+
+    def read(self, pending: PendingGroup) -> None:
+        """Begin to read the next piece of a group."""
+        first, last = pending.pieces[pending.next_piece]
+        if pending.slots is None:
+            self._read_whole(pending)
+        else:
+            assert self.arena is not None
+            slots = self.arena.take(last - first)
+            pending.slots[first:last] = slots
+            rows = pending.plan.disk_rows[first:last]
+            pending.started(self._reader.submit(rows, self.arena.values, places=slots))
+        pending.next_piece += 1
+
+    def _read_whole(self, pending: PendingGroup) -> None:
+        plan = pending.plan
         with self._room:
             if not self._fits(plan):
                 raise ConfigError(
@@ -148,12 +259,11 @@ class FeatureStore:
                 )
             self._in_flight_bytes += self.bytes_of(plan)
         try:
-            buffer = self._allocate(len(plan.disk_rows), self.table.dim, self.table.torch_dtype)
-            read = self._reader.submit(plan.disk_rows, buffer) if len(plan.disk_rows) else None
+            pending.buffer = self._allocate(len(plan.disk_rows), self.table.dim, self.table.torch_dtype)
+            pending.started(self._reader.submit(plan.disk_rows, pending.buffer))
         except BaseException:
             self._release(plan)
             raise
-        return PendingGroup(plan, buffer, read)
 
     def gather(
         self, pending: PendingGroup, i: int, out: Tensor | None = None, dtype: torch.dtype | None = None
@@ -180,13 +290,20 @@ class FeatureStore:
             )
         pending.wait()
         batch = plan.batches[i]
+        location, admitted = batch.location.numpy(), batch.admit_positions.numpy()
+        group = _as_bytes(torch.empty(0) if pending.buffer is None else pending.buffer)
+        if pending.slots is not None:
+            assert self.arena is not None
+            group = _as_bytes(self.arena.values)
+            location, admitted = location.copy(), pending.slots[admitted].astype(np.int64)
+            place_rows(location, plan.capacity + plan.host_rows, pending.slots)
         out = self._checked_out(out, len(batch.location), dtype)
         gather_rows(
             self.pool,
             self._cache_bytes,
             self._host_bytes,
-            _as_bytes(pending.buffer),
-            batch.location.numpy(),
+            group,
+            location,
             _as_bytes(out),
             _NATIVE_DTYPES[out.dtype],
             _NATIVE_DTYPES[self.table.torch_dtype],
@@ -198,16 +315,19 @@ class FeatureStore:
                 self.pool,
                 self._cache_bytes,
                 batch.admit_slots.numpy(),
-                _as_bytes(pending.buffer),
-                batch.admit_positions.numpy(),
+                group,
+                admitted,
                 self.table.row_bytes,
             )
+        if pending.slots is not None and self.arena is not None:
+            self.arena.give(pending.ended_slots(i))
         self.counters += batch.counters
         pending.next_batch = i + 1
         if pending.finished:
             self._expected = (plan.number + 1, 0)
-            pending.buffer = torch.empty(0, self.table.dim, dtype=self.table.torch_dtype)
-            self._release(plan)
+            if pending.buffer is not None:
+                pending.buffer = None
+                self._release(plan)
         else:
             self._expected = (plan.number, i + 1)
         return out
@@ -218,6 +338,8 @@ class FeatureStore:
         Reads still under way must be waited for or cancelled by whoever holds their :class:`PendingGroup`.
         """
         self.planner.reset()
+        if self.arena is not None:
+            self.arena.reset()
         self._expected = (0, 0)
         with self._room:
             self._in_flight_bytes = 0
@@ -226,7 +348,8 @@ class FeatureStore:
     @property
     def nbytes(self) -> int:
         """Bytes of cache, lookup structures and groups in flight; the host buffer counts for itself."""
-        return self.cache.nbytes + self.planner.memory_bytes + self._in_flight_bytes
+        arena = 0 if self.arena is None else self.arena.nbytes
+        return self.cache.nbytes + self.planner.memory_bytes + self._in_flight_bytes + arena
 
     def _fits(self, plan: GroupPlan) -> bool:
         return self.group_bytes is None or self._in_flight_bytes + self.bytes_of(plan) <= self.group_bytes

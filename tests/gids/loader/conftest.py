@@ -66,14 +66,19 @@ class MemoryStore:
         self.lookaheads.append(len(lookahead))
         return batches
 
-    def bytes_of(self, plan):
-        return sum(len(batch) for batch in plan) * 8
-
-    def start(self, plan):
-        self.under_way += 1
-        self.most_under_way = max(self.most_under_way, self.under_way)
+    def begin(self, plan):
         self.pendings.append(MemoryPending(plan))
         return self.pendings[-1]
+
+    def pieces(self, pending):
+        return [sum(len(batch) for batch in pending.batches) * 8]
+
+    def read(self, pending):
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+
+    def freed(self, pending, batch):
+        return self.pieces(pending)[0] if batch == len(pending.batches) - 1 else 0
 
     def gather(self, pending, batch):
         if pending.cancelled.wait(self.delay_s):

@@ -45,6 +45,19 @@ def test_no_rows(tmp_path, engine):
         assert reader.read([]).shape == (0, 25)
 
 
+def test_rows_go_to_their_places(tmp_path, engine):
+    table, values = make_table(tmp_path, dim=25, num_rows=500)
+    rows, places = np.array([7, 3, 499, 8, 3]), np.array([11, 0, 4, 2, 9], np.int32)
+    out = torch.full((12, 25), -1.0)
+    with RowReader(table, StorageOptions(engine=engine, merge_gap_bytes=4096)) as reader:
+        reader.submit(rows, out, places=places).wait()
+        np.testing.assert_array_equal(raw(out[torch.from_numpy(places).long()]), values[rows])
+        assert (out[[1, 3, 5, 6, 7, 8, 10]] == -1).all(), "and nowhere else"
+        for wrong, message in (([12, 0], "places must be in"), ([-1, 0], "not be negative"), ([0], "as many as rows")):
+            with pytest.raises(ConfigError, match=message):
+                reader.submit([1, 2], out, places=np.array(wrong, np.int32))
+
+
 def test_submit_overlaps_and_order_is_free(tmp_path, engine):
     table, values = make_table(tmp_path)
     with RowReader(table, StorageOptions(engine=engine, queue_depth=4, threads=2)) as reader:
