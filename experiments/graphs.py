@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+from functools import cache
 from pathlib import Path
 
 import gids
+from experiments.baselines.tables import forget_pages
 from gids.generate import rmat
 
 DATA = Path("build/experiments")
@@ -17,3 +20,28 @@ def power_law(nodes: int, degree: float = 15.0, dim: int = 256) -> gids.Dataset:
         DATA.mkdir(parents=True, exist_ok=True)
         rmat(path, num_nodes=nodes, degree=degree, dim=dim, train=0.5)
     return gids.open(path)
+
+
+def edges_only(nodes: int, degree: float) -> gids.Dataset:
+    """An R-MAT graph for sampling alone; its features are one number a node."""
+    path = DATA / f"edges-{nodes}-{degree:g}"
+    if not path.exists():
+        DATA.mkdir(parents=True, exist_ok=True)
+        rmat(path, num_nodes=nodes, degree=degree, dim=1, dtype="float16", train=0.5)
+    return gids.open(path)
+
+
+@cache
+def opened(path: str) -> gids.Dataset:
+    """Open a dataset once."""
+    return gids.open(path)
+
+
+def copy_of_features(dataset: gids.Dataset, name: str) -> Path:
+    """Give a copy of a dataset's feature file, none of it in the page cache, for the one contender that ``name`` names."""
+    (stripe,) = dataset.feature_table().stripes
+    path = dataset.scratch_dir / f"features of {name}.bin"
+    if not path.exists() or path.stat().st_size != stripe.path.stat().st_size:
+        shutil.copyfile(stripe.path, path)
+    forget_pages(path)
+    return path

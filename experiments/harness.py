@@ -1,20 +1,21 @@
-"""One harness for every experiment: find them, run them at a scale, keep numbers and pictures together.
+"""One harness for every experiment: find them, run them at a scale, keep numbers, tables and pictures together.
 
 An experiment is a module in ``experiments/figures`` with
 
     TITLE, CLAIM (what the paper says), DIFFERS (what is different here, and why)
-    CONFIG = {"full": {...}, "tiny": {...}}
+    CONFIG = {"full": {...}, "tiny": {...}}, SECONDS (what the full scale takes on two cores)
     run(config) -> dict     the numbers, JSON-ready
     draw(results, figure)   the picture
 
-``run`` measures through :func:`gids.bench.alternate`, so contenders take turns and spreads are kept.
+``run`` measures through :func:`experiments.baselines.race.race` where contenders are compared: they take turns, their
+bytes are verified, spreads are kept.
 """
 
 from __future__ import annotations
 
-import html
 import importlib
 import json
+import os
 import time
 from pathlib import Path
 from types import ModuleType
@@ -22,10 +23,16 @@ from types import ModuleType
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from experiments import graphs
+from gids.bench.epoch import readahead_kib
 from gids.bench.provenance import provenance
 
 FIGURES = Path(__file__).parent / "figures"
 SCALES = ("full", "tiny")
+PAGE_CACHE = (
+    "gids reads past the page cache (O_DIRECT); contenders that map or pread use it within their memory limit, each "
+    "on a copy of the file of its own that is dropped from the cache before it starts"
+)
 
 
 def names() -> list[str]:
@@ -54,46 +61,39 @@ def run(name: str, scale: str, out: Path) -> Path:
         "scale": scale,
         "config": config,
         "seconds": time.perf_counter() - start,
-        "provenance": provenance(),
+        "provenance": provenance() | {"disk": disk(graphs.DATA), "page_cache": PAGE_CACHE},
         "results": results,
     }
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{name}.json"
-    path.write_text(json.dumps(record, indent=2, default=str))
+    path.write_text(json.dumps(record, indent=1, default=str) + "\n")
     picture(record, out / f"{name}.svg")
     return path
 
 
+def disk(path: Path) -> dict[str, object]:
+    """Tell which device and filesystem hold ``path``, or its nearest parent that exists."""
+    place = path.absolute()
+    while not place.exists():
+        place = place.parent
+    device = place.stat().st_dev
+    name = f"{os.major(device)}:{os.minor(device)}"
+    mounts = (line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    filesystem = next((fields[fields.index("-") + 1] for fields in mounts if fields[2] == name), "unknown")
+    block = Path(f"/sys/dev/block/{name}")
+    model = block / "device" / "model"
+    return {
+        "device": block.resolve().name if block.exists() else name,
+        "model": model.read_text().strip() if model.exists() else "unknown",
+        "filesystem": filesystem,
+        "readahead_kib": readahead_kib(place),
+    }
+
+
 def picture(record: dict, path: Path) -> None:
     """Draw a recorded run; needs only the JSON, so a picture can be made again without measuring again."""
-    mpl.rcParams["svg.hashsalt"] = "gids"
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    load(record["experiment"]).draw(record["results"], figure)
-    figure.suptitle(record["title"], fontsize=11)
-    figure.savefig(path, metadata={"Date": None})
-
-
-def page(out: Path) -> Path:
-    """Gather every recorded run in ``out`` into one page without outside references."""
-    parts = []
-    for path in sorted(out.glob("*.json")):
-        record = json.loads(path.read_text())
-        origin = record["provenance"]
-        parts.append(
-            f"<section><h2>{html.escape(record['title'])}</h2>"
-            f"<p><b>The paper:</b> {html.escape(record['claim'])}</p>"
-            f"<p><b>Here it differs:</b> {html.escape(record['differs'])}</p>"
-            f"{path.with_suffix('.svg').read_text().partition('?>')[2].partition('>')[2]}"
-            f"<details><summary>{record['scale']} scale, {record['seconds']:.0f} s, commit {origin['commit']}, "
-            f"{origin['cpu']}, {origin['cores']} cores</summary>"
-            f"<pre>{html.escape(json.dumps(record['results'], indent=1, default=str)[:20000])}</pre></details></section>"
-        )
-    style = (
-        "body{font:15px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}svg{max-width:100%;height:auto}"
-    )
-    target = out / "figures.html"
-    target.write_text(
-        f"<!doctype html><meta charset=utf-8><title>gids: the papers' figures, here</title><style>{style}</style>"
-        f"<h1>The papers' figures, on this machine</h1>{''.join(parts)}"
-    )
-    return target
+    with mpl.rc_context({"svg.hashsalt": "gids", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(8, 4.2), layout="constrained")
+        load(record["experiment"]).draw(record["results"], figure)
+        figure.suptitle(record["title"], fontsize=11)
+        figure.savefig(path, metadata={"Date": None})

@@ -25,6 +25,7 @@ CONFIG = {
     "full": {"packages": None, "epochs": 3, "hidden": 128, "batch_size": 512, "budget": "160MiB"},
     "tiny": {"packages": 600, "epochs": 1, "hidden": 16, "batch_size": 64, "budget": "160MiB"},
 }
+SECONDS = 60
 FANOUTS = [6, 6]
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from experiments.configurations import Configuration, compare
+from experiments.baselines import Job
+from experiments.baselines.race import Turn, race
+from experiments.baselines.systems import ROW_BY_ROW
 from experiments.graphs import power_law
+from gids.units import parse_bytes
 
 TITLE = "Figures 11 and 12: window depth and cache size, measured here"
 CLAIM = "A window of 4 raises the hit ratio 1.2x, of 8 2.19x over random eviction; with a window of 16, time improves 1.20x/1.18x/1.12x at 4/8/16 GB."
@@ -33,6 +36,7 @@ CONFIG = {
         "budget": "64MiB",
     },
 }
+SECONDS = 60
 DEPTHS = (0, 4, 8, 16)
 
 
@@ -41,22 +45,26 @@ def run(config: dict) -> dict:
     total = dataset.feature_table().total_bytes
     results = {}
     for share in config["shares"]:
-        configurations = []
+        turns = []
         for depth in DEPTHS:
             options = {
-                "fanouts": config["fanouts"],
-                "batch_size": config["batch_size"],
-                "budget": config["budget"],
                 "cache": int(share * total),
                 "host_buffer": 0,
                 "max_group": 1,
                 "window": depth,
                 "policy": "window" if depth else "random",
+                "storage": ROW_BY_ROW,
             }
-            configurations.append(
-                Configuration(f"window {depth}" if depth else "random", dataset, config["batches"], options)
+            job = Job(
+                str(dataset.path),
+                config["batch_size"],
+                config["batches"],
+                config["fanouts"],
+                budget=parse_bytes(config["budget"]),
+                options=options,
             )
-        results[f"{share:.0%}"] = compare(configurations, config["rounds"])
+            turns.append(Turn("gids", job, config["batches"], name=f"window {depth}" if depth else "random"))
+        results[f"{share:.0%}"] = race(turns, rounds=config["rounds"], isolated=False)
     return results
 
 

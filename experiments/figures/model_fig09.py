@@ -22,6 +22,7 @@ PAPER = {"BaM": [7.6, 9.4, 10.1], "BaM + accumulator": [9.8, 10.4, 10.6]}
 PAPER_GAIN_GIDS = [1.95, 1.46, 1.31]
 BATCHES = (32, 64, 128)
 CONFIG = {"full": {"group_batches": 16}, "tiny": {"group_batches": 16}}
+SECONDS = 1
 
 ROW_BYTES = 4096  # IGB: 1024 float32
 UNIQUE_SHARE = 0.92  # of 31 rows a seed (1 + 5 + 25), the rest repeat within the batch

@@ -28,6 +28,7 @@ SERVED = {
 }
 PAPER = {"none": 6.6, "20 % random": 10.4, "20 % reverse PageRank": 23.4}
 CONFIG = {"full": {"rows": 2**20}, "tiny": {"rows": 2**20}}
+SECONDS = 1
 
 
 def run(config: dict) -> dict:

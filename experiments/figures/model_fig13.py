@@ -27,6 +27,7 @@ BAM_CACHE = (0.05, 0.08, 0.12)
 GIDS_SHARES = ((0.15, 0.25), (0.22, 0.33), (0.30, 0.40))
 PAPER_SPEEDUP = {"Samsung 980 Pro": {"DGL mmap": 582.0, "BaM": 3.09}, "Intel Optane": {"DGL mmap": 17.28, "BaM": 3.23}}
 CONFIG: dict[str, dict] = {"full": {}, "tiny": {}}
+SECONDS = 1
 
 
 def _iterations(machine: Machine) -> dict[str, list[float]]:

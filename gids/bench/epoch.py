@@ -60,20 +60,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 class Worker:
-    """A contender's process, in a memory cgroup of its own."""
+    """A contender's process, in a memory cgroup of its own.
 
-    def __init__(self, spec: dict[str, Any], limit_bytes: int | None):
+    Parameters
+    ----------
+    spec : dict
+        Its ``name``, and what the process needs to know.
+    limit_bytes : int or None
+        Memory limit.
+    command : list of str, optional
+        Program that answers one JSON line with one, or with an ``error``; by default ``epoch_worker`` with ``spec``.
+    """
+
+    def __init__(self, spec: dict[str, Any], limit_bytes: int | None, command: list[str] | None = None):
         name = f"gids-bench-{os.getpid()}-{spec['name']}"
         self.cgroup = None if limit_bytes is None else MemoryCgroup(name, limit_bytes)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gids.bench.epoch_worker", json.dumps(spec)],
+            command or [sys.executable, "-m", "gids.bench.epoch_worker", json.dumps(spec)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             preexec_fn=None if self.cgroup is None else self.cgroup.enter,
         )
         self.name = spec["name"]
-        self._answer()
+        try:
+            self._answer()
+        except GidsError:
+            self.close()
+            raise
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -81,6 +95,8 @@ class Worker:
         if not line:
             raise GidsError(f"contender {self.name} ended early (exit code {self.process.wait()})")
         answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise GidsError(f"contender {self.name}: {answer['error']}")
         return answer
 
     def ask(self, what: str, number: int, batches: int = 0, rows: int | None = None) -> dict[str, Any]:

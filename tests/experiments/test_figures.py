@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments import graphs, harness
+from experiments import graphs, harness, page
 
 
 @pytest.mark.parametrize("name", harness.names())
@@ -15,10 +15,10 @@ def test_tiny_run(name, tmp_path, monkeypatch, tmp_path_factory):
     assert record["claim"]
     assert record["differs"]
     assert record["provenance"]["commit"]
-    page = harness.page(tmp_path).read_text()
-    assert record["title"].partition(" (")[0].replace("'", "&#x27;") in page
-    assert "<svg" in page
-    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+    html = page.write(tmp_path).read_text()
+    assert record["title"].partition(" (")[0].replace("'", "&#x27;") in html
+    assert "<svg" in html
+    assert "http://" not in html.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "http://creativecommons.org", ""
     ).replace("http://dublincore", "")
 

@@ -1,0 +1,117 @@
+"""gids itself, and gids configured as each of the papers' systems.
+
+What a policy was in a paper's code is a setting here, so that a comparison changes one thing at a time. The papers read
+one row with one request: their configurations do not merge neighbouring rows (``merge_gap_bytes`` 0). Reads bypass the
+page cache in all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import gids
+from experiments.baselines.contender import Contender
+from experiments.baselines.job import Job, Prepared
+from gids.storage import StorageOptions
+
+ROW_BY_ROW = {"merge_gap_bytes": 0}
+
+
+class Gids(Contender):
+    """gids.Loader with its defaults."""
+
+    ABOUT = "gids.Loader as it comes: window policy, groups of batches, merged reads, host buffer by reverse PageRank"
+    OPTIONS: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, job: Job):
+        super().__init__(job)
+        options = self.OPTIONS | job.options
+        if "storage" in options:
+            options["storage"] = StorageOptions(**options["storage"])
+        self.loader = gids.Loader(
+            self.dataset,
+            seeds=job.seeds(self.dataset),
+            sampler=job.sampler(),
+            batch_size=job.batch_size,
+            seed=job.seed,
+            budget=job.budget,
+            **options,
+        ).prepare()
+
+    def batches(self, epoch: int, count: int, rows: int | None = None) -> Iterator[Prepared]:
+        self.loader.set_epoch(epoch)
+        batches = iter(self.loader)
+        for _ in range(count):
+            begin = time.perf_counter()
+            batch = next(batches)
+            self.stages["waiting"] += time.perf_counter() - begin
+            yield Prepared(batch.index, batch.input_nodes[:rows], batch.x[:rows], batch.blocks, batch.y)
+
+    def reset(self) -> None:
+        super().reset()
+        self.loader.reset_stats()
+
+    def facts(self) -> dict[str, Any]:
+        (table,) = self.loader.stats().tables.values()
+        return {
+            "cache": table.cache / table.requests,
+            "host": table.host / table.requests,
+            "duplicates": table.duplicates / table.requests,
+            "disk": table.disk / table.requests,
+            "merge_factor": table.merge_factor,
+            "bytes_per_read": table.bytes_read / max(1, table.reads),
+            "budget_bytes": self.job.budget,
+        }
+
+    def close(self) -> None:
+        self.loader.close()
+
+
+class BamLike(Gids):
+    """Paper 004's BaM loader: a cache with random eviction, every batch by itself."""
+
+    ABOUT = "gids with random eviction, no window, no host buffer, no accumulator, one request per row"
+    OPTIONS: ClassVar[dict[str, Any]] = {
+        "policy": "random",
+        "window": 0,
+        "max_group": 1,
+        "host_buffer": 0,
+        "storage": ROW_BY_ROW,
+    }
+
+
+class GidsPaper(Gids):
+    """Paper 004's GIDS: window buffering of 8, constant host buffer, accumulator."""
+
+    ABOUT = "gids with the paper's pinning policy, window 8, host buffer, accumulator, one request per row"
+    OPTIONS: ClassVar[dict[str, Any]] = {"policy": "gids", "window": 8, "max_group": 8, "storage": ROW_BY_ROW}
+
+
+class Ginex(Gids):
+    """Ginex: the batches of a superbatch are known, and Belady's policy is exact over them."""
+
+    ABOUT = "gids with Belady's policy over a superbatch of 32, no host buffer, one request per row"
+    OPTIONS: ClassVar[dict[str, Any]] = {
+        "policy": "belady",
+        "window": 32,
+        "max_group": 1,
+        "host_buffer": 0,
+        "storage": ROW_BY_ROW,
+    }
+
+
+class GnnDrive(Gids):
+    """Paper 001's GNNDrive: a standby list in LRU order, several samplers, batches in the order they are ready."""
+
+    ABOUT = "gids with LRU, no window, no host buffer, two samplers, batches out of order, one request per row"
+    OPTIONS: ClassVar[dict[str, Any]] = {
+        "policy": "lru",
+        "window": 0,
+        "max_group": 1,
+        "host_buffer": 0,
+        "in_order": False,
+        "sample_workers": 2,
+        "storage": ROW_BY_ROW,
+    }
