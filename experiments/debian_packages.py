@@ -13,6 +13,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -33,16 +34,19 @@ class Package:
     provides: tuple[str, ...]
 
 
+@cache
 def read_index() -> str:
     """All packages that apt knows; where its lists are empty, those that dpkg has installed."""
     listed = subprocess.run(["apt-cache", "dumpavail"], capture_output=True, text=True, check=False).stdout
     return listed if listed.strip() else Path("/var/lib/dpkg/status").read_text(encoding="utf-8", errors="replace")
 
 
-def parse_index(text: str) -> list[Package]:
-    """Parse a package index; the first stanza of a name counts. Stanzas without a section are left out."""
+def parse_index(text: str, count: int | None = None) -> list[Package]:
+    """Parse a package index, or its first ``count`` packages; the first stanza of a name counts, one without a section does not."""
     packages: dict[str, Package] = {}
-    for stanza in re.split(r"\n\s*\n", text):
+    for stanza in _stanzas(text):
+        if len(packages) == count:
+            break
         fields = dict(_fields(stanza))
         if "Package" not in fields or "Section" not in fields or fields["Package"] in packages:
             continue
@@ -58,6 +62,14 @@ def parse_index(text: str) -> list[Package]:
             provides=_names(fields.get("Provides", "")),
         )
     return list(packages.values())
+
+
+def _stanzas(text: str) -> Iterator[str]:
+    begin = 0
+    for gap in re.finditer(r"\n\s*\n", text):
+        yield text[begin : gap.start()]
+        begin = gap.end()
+    yield text[begin:]
 
 
 def _fields(stanza: str) -> Iterator[tuple[str, str]]:

@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 from experiments import graphs
 from gids.bench.epoch import readahead_kib
 from gids.bench.provenance import provenance
+from gids.storage import load_curve
 
 FIGURES = Path(__file__).parent / "figures"
 SCALES = ("full", "tiny")
@@ -87,6 +88,7 @@ def disk(path: Path) -> dict[str, object]:
         "model": model.read_text().strip() if model.exists() else "unknown",
         "filesystem": filesystem,
         "readahead_kib": readahead_kib(place),
+        "curve": load_curve(place).source,
     }
 
 

@@ -60,7 +60,8 @@ class Sampling:
             indptr = torch.from_numpy(np.array(self.dataset.indptr())).to(indices.dtype)
             empty = torch.empty(0, dtype=indices.dtype)
             self.graph = dgl.graph(("csc", (indptr, indices, empty)), num_nodes=self.dataset.num_nodes())
-            self.sampler = dgl.dataloading.NeighborSampler(spec["fanouts"])
+            # The fused sampler of DGL 1.1.3 is wrong on int32 graphs, see baselines/dgl_sampling.py.
+            self.sampler = dgl.dataloading.NeighborSampler(spec["fanouts"], fused=False)
         else:
             self.topology = open_topology(self.dataset, spec["kind"])
             self.sampler = NeighborSampler(spec["fanouts"])

@@ -26,8 +26,9 @@ CONFIG = {
         "nodes": 1_000_000,
         "fanouts": [10, 10],
         "batch_size": 1024,
-        "batches": 24,
+        "batches": 12,
         "slow_batches": 1,
+        "slow_warm": 3,
         "plain_rows": 1500,
         "rounds": 5,
         "limit": "768MiB",
@@ -38,6 +39,7 @@ CONFIG = {
         "batch_size": 64,
         "batches": 3,
         "slow_batches": 1,
+        "slow_warm": 1,
         "plain_rows": 50,
         "rounds": 1,
         "limit": None,
@@ -56,15 +58,14 @@ def run(config: dict) -> dict:
         config["fanouts"],
         budget=None if limit else 64 << 20,
     )
-    turns = [
-        Turn(
-            name,
-            job,
-            config["slow_batches"] if kind.PAGE_CACHE else config["batches"],
-            config["plain_rows"] if name == "DGL mmap, plain" else None,
-        )
-        for name, kind in CONTENDERS.items()
-    ]
+    turns = []
+    for name, kind in CONTENDERS.items():
+        if name == "DGL mmap, plain":
+            turns.append(Turn(name, job, 1, config["plain_rows"]))
+        elif kind.PAGE_CACHE:
+            turns.append(Turn(name, job, config["slow_batches"], warm_batches=config["slow_warm"]))
+        else:
+            turns.append(Turn(name, job, config["batches"]))
     results = race(turns, rounds=config["rounds"], limit_bytes=limit, isolated=limit is not None)
     same = {r["digest"] for name, r in results.items() if name in ("BaM", "GNNDrive", "Ginex", "GIDS", "gids")}
     assert len(same) == 1, f"gids gives other batches under another configuration: {same}"

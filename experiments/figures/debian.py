@@ -85,7 +85,7 @@ def _accuracy(logits: Callable[[gids.loader.Batch], Tensor], batches: Batches) -
 
 
 def run(config: dict) -> dict:
-    packages = debian_packages.parse_index(debian_packages.read_index())[: config["packages"]]
+    packages = debian_packages.parse_index(debian_packages.read_index(), config["packages"])
     with tempfile.TemporaryDirectory() as folder:
         dataset = debian_packages.write_dataset(packages, Path(folder) / "debian")
         table = dataset.feature_table("package")

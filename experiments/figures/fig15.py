@@ -21,7 +21,7 @@ CONFIG = {
         "fanouts": [10, 10],
         "ladies": [16384, 8192],
         "batch_size": 1024,
-        "batches": 12,
+        "batches": 8,
         "mapped_batches": 1,
         "rounds": 3,
         "limit": "768MiB",

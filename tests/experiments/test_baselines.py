@@ -42,6 +42,9 @@ def test_every_contender_gives_the_rows_of_its_nodes(name, job):
             assert batch.x.shape == (len(batch.nodes), 12)
             assert batch.nodes[:32].tolist() == order[batch.index].seeds["_N"].tolist()
             assert len(batch.nodes.unique()) == len(batch.nodes)
+            for layer in batch.layers or ():
+                (src,), (count,) = layer.src.values(), layer.num_src.values()
+                assert int(src.max()) == count - 1  # the last source is there because an edge needs it
     finally:
         rounds.contender.close()
 
