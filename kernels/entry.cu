@@ -1,4 +1,5 @@
 // Every entry point of the CUDA backend, as one translation unit: NVRTC then reads CCCL's headers once per build.
+#include "entry_edges.cuh"
 #include "entry_gather.cuh"
 #include "entry_layers.cuh"
 #include "entry_nvme.cuh"
@@ -7,3 +8,4 @@
 #include "entry_rank.cuh"
 #include "entry_sampling.cuh"
 #include "entry_scan.cuh"
+#include "entry_unpack.cuh"

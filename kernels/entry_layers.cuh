@@ -69,6 +69,7 @@ GIDS_KERNEL keep_pairs(const gids::int64_t* flags, const gids::int64_t* before, 
 GIDS_REGISTER(keep_pairs)
 
 // LADIES: what part of its destination each edge carries, and the sum of the parts. weights may be null: equal parts.
+// They are by edge position; positions may be null: by edge.
 GIDS_KERNEL ladies_parts(const float* weights, const gids::int64_t* begins, const gids::int64_t* positions,
                          gids::int64_t num_dst, gids::uint64_t* part, gids::uint64_t* whole) {
     const gids::Group<8> group;
@@ -76,7 +77,8 @@ GIDS_KERNEL ladies_parts(const float* weights, const gids::int64_t* begins, cons
         const gids::int64_t from = begins[i], degree = begins[i + 1] - from;
         gids::uint64_t sum = static_cast<gids::uint64_t>(degree);
         if (weights != nullptr && degree > 0) {
-            const float* list = weights + positions[from];  // all in-edges, so their positions follow each other
+            // All in-edges of a node have positions that follow each other.
+            const float* list = weights + (positions != nullptr ? positions[from] : from);
             const float largest = gids::largest_weight(group, list, degree);
             for (gids::int64_t e = group.lane(); e < degree; e += 8)
                 part[from + e] = gids::fixed_weight(list[e], largest);

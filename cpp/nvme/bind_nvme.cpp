@@ -6,12 +6,15 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cerrno>
+
 #include "bind.hpp"
 #include "nvme/device_queues.hpp"
 #include "nvme/drive_set.hpp"
 #include "nvme/qtest.hpp"
 #include "nvme/queue_bench.hpp"
 #include "nvme/status.hpp"
+#include "nvme/stub_drive.hpp"
 #include "nvme/vfio.hpp"
 
 namespace nb = nanobind;
@@ -64,6 +67,45 @@ nb::dict counters(Drive& drive) {
     result["spurious"] = stats.spurious;
     result["late"] = stats.late;
     return result;
+}
+
+// Reads for kernels: each range of a file becomes commands whose data lands, in order, from `target` on.
+auto cut_reads(const std::vector<std::string>& paths, ConstVector<int64_t> file, ConstVector<int64_t> offset,
+               ConstVector<int64_t> length, ConstVector<int64_t> target, uint32_t max_bytes) {
+    std::vector<MappedFile> files;
+    files.reserve(paths.size());
+    for (const std::string& path : paths) files.push_back(find_file(path));
+    auto* reads = new std::vector<Read>;
+    const nb::capsule owner(reads, [](void* p) noexcept { delete static_cast<std::vector<Read>*>(p); });
+    for (size_t i = 0; i < offset.size(); ++i) {
+        const auto number = static_cast<size_t>(file.data()[i]);
+        const auto from = static_cast<uint64_t>(offset.data()[i]);
+        const auto bytes = static_cast<uint32_t>(length.data()[i]);
+        const MappedFile& place = files.at(number);
+        const auto limit = [max_bytes](uint32_t) { return max_bytes; };
+        const uint32_t found = cut_range(*place.set, *place.map, from, bytes, limit, [&](const Cut& cut) {
+            reads->push_back({cut.lba, static_cast<uint64_t>(target.data()[i]) + cut.done, cut.blocks, cut.bytes,
+                              cut.nsid, cut.drive});
+            return cut.aligned;
+        });
+        if (found < bytes)
+            throw StorageError("the file's place on the drives ends early, or is not aligned to their blocks",
+                               paths[number], from + found, bytes - found, EINVAL);
+    }
+    auto* bytes = reinterpret_cast<uint8_t*>(reads->data());
+    return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(bytes, {reads->size() * sizeof(Read)}, owner);
+}
+
+// The drives that files are on, in the order that their maps count them.
+std::vector<std::shared_ptr<Drive>> drives_of(const std::vector<std::string>& paths) {
+    std::shared_ptr<DriveSet> set;
+    for (const std::string& path : paths) {
+        MappedFile file = find_file(path);
+        if (set && file.set != set)
+            throw ConfigError("files of one table must be on drives opened together (got " + path + ")");
+        set = std::move(file.set);
+    }
+    return set ? set->drives() : std::vector<std::shared_ptr<Drive>>();
 }
 
 using ExtentTuple = std::tuple<uint64_t, uint64_t, uint64_t, uint32_t, uint32_t>;
@@ -126,6 +168,20 @@ void bind_nvme(nb::module_& m) {
         "Commands per second over all threads, and nanoseconds of one thread per command, with no device behind.");
     m.def("nvme_describe_status", &describe_status, "status"_a, "A completion's status bits in words.");
 
+    nb::class_<StubDrive>(m, "NvmeStubDrive", "A drive made of memory, for checks of kernels; its bytes are a formula.")
+        .def(nb::init<uint32_t, uint32_t, uint64_t>(), "depth"_a, "ids"_a, "data_bytes"_a)
+        .def_prop_ro("refs", [](const StubDrive& stub) { return reinterpret_cast<uintptr_t>(stub.refs()); })
+        .def_prop_ro("data", [](StubDrive& stub) { return reinterpret_cast<uintptr_t>(stub.data()); })
+        .def("regions",
+             [](StubDrive& stub) {
+                 std::vector<std::pair<uintptr_t, uint64_t>> found;
+                 for (const auto& region : stub.regions())
+                     found.emplace_back(reinterpret_cast<uintptr_t>(region.data()), region.size());
+                 return found;
+             })
+        .def("stop", &StubDrive::stop, nb::call_guard<nb::gil_scoped_release>(),
+             "End its thread, and give what it found wrong.");
+
     nb::class_<DriveSet>(m, "NvmeDriveSet", "Drives together with the files that are on them.")
         // Made shared: readers keep the set alive by themselves.
         .def(nb::new_([](std::vector<std::shared_ptr<Drive>> drives) {
@@ -153,6 +209,11 @@ void bind_nvme(nb::module_& m) {
             },
             "path"_a, "bytes"_a, "unit_bytes"_a, "columns"_a, "columns: (drive_offset, drive, nsid), offset in bytes.")
         .def("forget", &DriveSet::forget);
+
+    m.def("nvme_drives_of", &drives_of, "paths"_a, "Open drives that carry these files.");
+    m.def("nvme_cut_reads", &cut_reads, "paths"_a, "file"_a, "offset"_a, "length"_a, "target"_a, "max_bytes"_a,
+          "Byte ranges of files as reads of drives: an array of kernels/nvme_spec.cuh's Read, as bytes.");
+    m.def("nvme_may_retry", &may_retry, "status"_a, "Whether the same command may fare better another time.");
 
     nb::class_<DeviceQueues>(m, "NvmeDeviceQueues", "Queue pairs that kernels drive.")
         .def(nb::init<std::vector<std::shared_ptr<Drive>>, uint32_t, uint32_t, uint64_t>(), "drives"_a, "pairs"_a,

@@ -116,31 +116,18 @@ private:
         std::string reason;
     };
 
+    // What lies past the file's end stays out: the reader knows what a short read means.
     void cut(uint32_t index, const IoRequest& request) {
-        const FileMap& map = *files_[request.file].map;
-        for (uint32_t done = 0; done < request.length;) {
-            const Place place = map.locate(request.offset + done);
-            if (place.run == 0) return;  // past the end: the reader knows what a short read means
-            Lane& lane = lanes_[place.drive];
-            const NamespaceInfo& space = lane.drive->find_namespace(place.nsid);
-            const uint64_t block = uint64_t{1} << space.block_bits;
-            const uint64_t limit = lane.pair->ref.max_bytes / block * block;
-            const auto bytes = static_cast<uint32_t>(
-                std::min<uint64_t>({request.length - done, (place.run + block - 1) / block * block, limit}));
+        const MappedFile& file = files_[request.file];
+        const auto limit = [this](uint32_t drive) { return lanes_[drive].pair->ref.max_bytes; };
+        cut_range(*file.set, *file.map, request.offset, request.length, limit, [&](const Cut& cut) {
+            Lane& lane = lanes_[cut.drive];
+            const Piece piece{cut.lba, request.buffer + cut.done, index, cut.nsid, cut.blocks, cut.bytes};
             ++requests_[index].pieces;
-            Piece piece{place.drive_offset >> space.block_bits,
-                        request.buffer + done,
-                        index,
-                        place.nsid,
-                        static_cast<uint32_t>(bytes / block),
-                        bytes};
-            if (place.drive_offset % block != 0 || bytes % block != 0) {
-                fail(lane, piece, EINVAL, "the file's place on the drive is not aligned to its blocks");
-                return;
-            }
-            lane.waiting.push_back(store(piece));
-            done += bytes;
-        }
+            if (cut.aligned) lane.waiting.push_back(store(piece));
+            else fail(lane, piece, EINVAL, "the file's place on the drive is not aligned to its blocks");
+            return cut.aligned;
+        });
     }
 
     uint32_t store(Piece piece) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,13 @@ public:
 
     const QueueRef& queue() const { return ref_; }
     std::byte* data() { return align(data_, options_.shape.page()); }
+
+    // Rings, data and queue state, each whole pages: all that a submitter touches, but for the doorbells in this
+    // object.
+    std::vector<std::span<std::byte>> regions() {
+        const QueueShape& shape = options_.shape;
+        return {{align(dma_, shape.page()), shape.dma_bytes()}, {data(), options_.data_bytes}, state_.memory()};
+    }
 
     // Fetches what the doorbell shows and answers at most `limit` commands. Returns the number of answers.
     size_t step(size_t limit = SIZE_MAX) {

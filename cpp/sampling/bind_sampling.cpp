@@ -1,5 +1,6 @@
 // Python sees a native topology over arrays it keeps alive, and functions that return sampled arrays without a copy.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -98,7 +99,7 @@ std::vector<ExcludedEdges> sort_excluded(const nb::list& arrays) {
         const auto src = nb::cast<ConstVector<int64_t>>(pair[0]);
         const auto dst = nb::cast<ConstVector<int64_t>>(pair[1]);
         ExcludedEdges edges;
-        for (size_t i = 0; i < src.size(); ++i) edges.emplace_back(dst.data()[i], src.data()[i]);
+        for (size_t i = 0; i < src.size(); ++i) edges.push_back({dst.data()[i], src.data()[i]});
         std::sort(edges.begin(), edges.end());
         result.push_back(std::move(edges));
     }
@@ -219,6 +220,14 @@ void bind_sampling(nb::module_& m) {
              nb::sig("def sample_ladies(self, sizes: Sequence[int], edge_ids: bool, weighted: bool, "
                      "excluded: list[tuple[" GIDS_IDS ", " GIDS_IDS "]], " GIDS_KEY ") -> " GIDS_SAMPLED))
         .def_prop_ro("table_bytes", [](const BoundTopology& self) { return self.topology.tables.bytes(); });
+    m.def(
+        "random_key",
+        [](uint64_t seed, uint32_t epoch, uint64_t batch, uint32_t layer, uint32_t relation, uint32_t stream) {
+            const RandomKey key = random_key(seed, epoch, batch, layer, relation, static_cast<Stream>(stream));
+            return std::pair(key.k0, key.k1);
+        },
+        "seed"_a, "epoch"_a, "batch"_a, "layer"_a, "relation"_a, "stream"_a,
+        "The words of kernels/philox.cuh's key for one use of random numbers.");
     m.def("draw_negatives", &draw_negatives, "num_edges"_a, "per_edge"_a, "num_nodes"_a, "seed"_a, "epoch"_a,
           "batch"_a);
     m.def("count_visits", &count_visits<int32_t>, "indptr"_a, "begin"_a, "indices"_a, "fanout"_a, "visits"_a);

@@ -83,7 +83,7 @@ BlockPart sample_listed(const Topology& topology, const Relation& relation, cons
 void drop_excluded(const ExcludedEdges& excluded, const int64_t* nodes, EdgeList& edges) {
     if (excluded.empty()) return;
     filter_edges(edges, [&](int64_t i, int64_t e) {
-        return !std::binary_search(excluded.begin(), excluded.end(), std::pair(nodes[i], edges.src[e]));
+        return !contains_pair(excluded.data(), static_cast<int64_t>(excluded.size()), {nodes[i], edges.src[e]});
     });
 }
 

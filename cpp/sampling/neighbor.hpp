@@ -2,17 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
+#include "exclude.cuh"
 #include "sampling/edges.hpp"
 #include "sampling/sample.hpp"
 #include "thread_pool.hpp"
 
 namespace gids {
 
-// (destination, source) pairs that must not appear in a block, sorted.
-using ExcludedEdges = std::vector<std::pair<int64_t, int64_t>>;
+// Edges that must not appear in a block, sorted.
+using ExcludedEdges = std::vector<NodePair>;
 
 struct NeighborOptions {
     std::vector<std::vector<int64_t>> fanouts;  // [layer][relation], outermost layer first

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from gids import _native
 from gids.bench.harness import Bar, Contender, Measurement, Report, alternate
 from gids.bench.power_law import power_law_graph
 from gids.bench.sample_disk import disk_section
+from gids.errors import ConfigError
 from gids.sampling import NeighborSampler, SampleKey, Topology
+
+Array = npt.NDArray[Any]
 
 BATCH = 1024
 FANOUTS = ([10, 10, 10], [20, 15, 10])
 
-# Floors of the issue. DGL: both build blocks with the same number of threads. Scaling: the part that must run in order
-# (numbering) is about a third of the work, so two threads could reach 2.
+# Floors of the issue. DGL: both build blocks with the same number of threads from arrays on huge pages, and DGL's rate is
+# the better one of its 32-bit and 64-bit graphs. Scaling: the part that must run in order (numbering) is about a third
+# of the work, so two threads could reach 2.
 FLOOR_DGL = 3.0
 FLOOR_SCALING = 1.7
 
@@ -50,6 +57,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--rounds", type=int, help="repeats of every contender (default 5)")
     parser.add_argument("--directory", type=Path, help="where the graph of the disk part is written (default: $TMPDIR)")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave that graph in --directory, or use the one left there"
+    )
     parser.add_argument("--only", choices=("memory", "latency", "disk"), help="run one part")
 
 
@@ -58,22 +68,38 @@ def run(args: argparse.Namespace) -> Report:
     sizes = QUICK if args.quick else FULL
     rounds = args.rounds or sizes.rounds
     report = Report("sample", settings={"batch": BATCH, "fanouts": FANOUTS, **vars(sizes), "rounds": rounds})
+    if args.keep and args.directory is None:
+        raise ConfigError("--keep needs a --directory to keep the graph in")
     if args.only in (None, "memory", "latency"):
-        indptr, indices = power_law_graph(sizes.nodes, sizes.edges)
-        topology = Topology.from_arrays(on_huge_pages(indptr), on_huge_pages(indices), validate=False)
+        small_pages = power_law_graph(sizes.nodes, sizes.edges)
+        indptr, indices = (on_huge_pages(array) for array in small_pages)
+        topology = Topology.from_arrays(indptr, indices, validate=False)
         if args.only != "latency":
-            memory_section(report, topology, indptr, indices, sizes, rounds)
+            memory_section(report, topology, small_pages, sizes, rounds)
         if args.only != "memory":
             report.extra["latency_us"] = latency_section(topology, sizes.requests)
+        del topology, indptr, indices, small_pages
     if args.only in (None, "disk"):
-        with tempfile.TemporaryDirectory(prefix="gids-sample-", dir=args.directory) as directory:
-            disk_section(report, Path(directory), sizes.disk_nodes, sizes.disk_edges, sizes.batches, rounds)
+        with graph_directory(args.directory, args.keep, sizes) as directory:
+            disk_section(report, directory, sizes.disk_nodes, sizes.disk_edges, sizes.batches, rounds)
     return report
 
 
-def on_huge_pages(array: np.ndarray) -> np.ndarray:
+@contextlib.contextmanager
+def graph_directory(parent: Path | None, keep: bool, sizes: Sizes) -> Iterator[Path]:
+    """Give a directory that is gone afterwards, or one that is kept and named after the graph."""
+    if keep and parent is not None:
+        directory = parent / f"gids-sample-{sizes.disk_nodes}-{sizes.disk_edges}"
+        directory.mkdir(parents=True, exist_ok=True)
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="gids-sample-", dir=parent) as temporary:
+        yield Path(temporary)
+
+
+def on_huge_pages(array: Array) -> Array:
     """Copy an array to where :meth:`Topology.from_dataset` would put it."""
-    copy = _native.huge_bytes(array.nbytes).view(array.dtype)
+    copy: Array = _native.huge_bytes(array.nbytes).view(array.dtype)
     copy[:] = array
     return copy
 
@@ -86,35 +112,75 @@ def batches_of_seeds(nodes: int, count: int) -> list[torch.Tensor]:
 
 
 def memory_section(
-    report: Report, topology: Topology, indptr: np.ndarray, indices: np.ndarray, sizes: Sizes, rounds: int
+    report: Report, topology: Topology, small_pages: tuple[Array, Array], sizes: Sizes, rounds: int
 ) -> None:
-    """Alternate gids and DGL with one and two threads."""
+    """Alternate gids and DGL with one and two threads.
+
+    Both get the same arrays. On huge pages: gids, gids with the edge ids that DGL's blocks always carry, DGL with 32-bit
+    and with 64-bit ids. On 4 KiB pages: gids, and DGL with 32-bit ids.
+    """
     seeds = batches_of_seeds(topology.num_nodes["_N"], sizes.batches)
     pools = {threads: _native.ThreadPool(threads) for threads in (1, 2)}
-    dgl_run = dgl_sampler(indptr, indices, seeds)
-    if dgl_run is None:
+    on_small = Topology.from_arrays(*small_pages, validate=False)
+    graphs = dgl_graphs(*small_pages)
+    if not graphs:
         report.extra["dgl"] = "not installed: no comparison"
+    beside: dict[str, float] = {}
     for fanouts in FANOUTS:
         label = ",".join(map(str, fanouts))
-        sampler = NeighborSampler(fanouts)
+        sampler, with_ids = NeighborSampler(fanouts), NeighborSampler(fanouts, edge_ids=True)
         contenders = []
         for threads, pool in pools.items():
-            contenders.append(Contender(f"gids {label} threads={threads}", gids_run(sampler, topology, seeds, pool)))
-            if dgl_run is not None:
-                contenders.append(Contender(f"dgl {label} threads={threads}", dgl_run(fanouts, threads)))
+            runs = {
+                "gids": gids_run(sampler, topology, seeds, pool),
+                "gids, edge ids": gids_run(with_ids, topology, seeds, pool),
+                "gids, 4 KiB pages": gids_run(sampler, on_small, seeds, pool),
+            }
+            runs |= {name: dgl_run(graph, fanouts, threads, seeds) for name, graph in graphs.items()}
+            contenders += [Contender(f"{name} {label} threads={threads}", work) for name, work in runs.items()]
         contenders.append(Contender(f"gids {label} 2 batches at once", batches_at_once(sampler, topology, seeds)))
         for contender in contenders:
             contender.run()
         rates = alternate(contenders, unit="edges", rounds=rounds)
         report.measurements += rates.values()
-        for threads in pools:
-            mine, theirs = f"gids {label} threads={threads}", f"dgl {label} threads={threads}"
-            if theirs in rates:
-                report.bars.append(
-                    Bar(f"{label}: times DGL, {threads} thread(s)", ratio(rates, mine, theirs), FLOOR_DGL)
+
+        def over(mine: str, *theirs: str, at: str, rates: dict[str, Measurement] = rates) -> float:
+            return min(ratio(rates, f"{mine} {at}", f"{their} {at}") for their in theirs)
+
+        for threads in pools if graphs else ():
+            at = f"{label} threads={threads}"
+            report.bars.append(
+                Bar(
+                    f"{label}: times DGL, {threads} thread(s)",
+                    over("gids", "dgl int32", "dgl int64", at=at),
+                    FLOOR_DGL,
                 )
-        scaling = ratio(rates, f"gids {label} threads=2", f"gids {label} threads=1")
-        report.bars.append(Bar(f"{label}: 2 threads over 1", scaling, FLOOR_SCALING))
+            )
+            beside[f"{at}, edge ids"] = over("gids, edge ids", "dgl int32", "dgl int64", at=at)
+            beside[f"{at}, 4 KiB pages"] = over("gids, 4 KiB pages", "dgl int32, 4 KiB pages", at=at)
+        report.bars.append(
+            Bar(f"{label}: 2 threads over 1", scaling(report, sampler, topology, seeds, pools, rounds), FLOOR_SCALING)
+        )
+    report.extra["times_dgl"] = beside
+
+
+def scaling(
+    report: Report,
+    sampler: NeighborSampler,
+    topology: Topology,
+    seeds: Sequence[torch.Tensor],
+    pools: dict[int, _native.ThreadPool],
+    rounds: int,
+) -> float:
+    """Measure two threads over one in a contest of their own: one right after the other, and for longer than above."""
+    label = ",".join(map(str, sampler.fanouts))
+    contenders = [
+        Contender(f"gids {label} scaling, threads={threads}", gids_run(sampler, topology, [*seeds] * 4, pool))
+        for threads, pool in pools.items()
+    ]
+    rates = alternate(contenders, unit="edges", rounds=2 * rounds)
+    report.measurements += rates.values()
+    return ratio(rates, contenders[1].name, contenders[0].name)
 
 
 def ratio(rates: dict[str, Measurement], over: str, under: str) -> float:
@@ -146,31 +212,38 @@ def batches_at_once(sampler: NeighborSampler, topology: Topology, seeds: Sequenc
     return work
 
 
-def dgl_sampler(
-    indptr: np.ndarray, indices: np.ndarray, seeds: Sequence[torch.Tensor]
-) -> Callable[[list[int], int], Callable[[], float]] | None:
-    """Give what makes DGL's rounds, or None where DGL is not installed."""
+def dgl_graphs(indptr: Array, indices: Array) -> dict[str, Any]:
+    """Give the graph as DGL holds it, by kind of ids and pages; nothing where DGL is not installed."""
     if importlib.util.find_spec("dgl") is None:
-        return None
+        return {}
     import dgl
 
-    no_ids = torch.tensor([], dtype=torch.int64)
-    graph = dgl.graph(("csc", (torch.from_numpy(indptr), torch.from_numpy(indices.astype(np.int64)), no_ids)))
+    def graph(dtype: type[np.signedinteger[Any]], place: Callable[[Array], Array]) -> Any:
+        offsets, sources = (torch.from_numpy(place(array.astype(dtype, copy=False))) for array in (indptr, indices))
+        made = dgl.graph(("csc", (offsets, sources, torch.tensor([], dtype=offsets.dtype))))
+        assert made.adj_tensors("csc")[1].data_ptr() == sources.data_ptr(), "DGL copied the array to other pages"
+        return made
 
-    def make(fanouts: list[int], threads: int) -> Callable[[], float]:
-        sampler = dgl.dataloading.NeighborSampler(fanouts)
+    return {
+        "dgl int32": graph(np.int32, on_huge_pages),
+        "dgl int64": graph(np.int64, on_huge_pages),
+        "dgl int32, 4 KiB pages": graph(np.int32, lambda array: array),
+    }
 
-        def work() -> float:
-            torch.set_num_threads(threads)
-            dgl.utils.set_num_threads(threads)
-            edges = 0
-            for nodes in seeds:
-                edges += sum(block.num_edges() for block in sampler.sample_blocks(graph, nodes)[2])
-            return edges
 
-        return work
+def dgl_run(graph: Any, fanouts: list[int], threads: int, seeds: Sequence[torch.Tensor]) -> Callable[[], float]:
+    """Give a round of DGL's batches."""
+    import dgl
 
-    return make
+    sampler = dgl.dataloading.NeighborSampler(fanouts)
+    typed = [nodes.to(graph.idtype) for nodes in seeds]
+
+    def work() -> float:
+        torch.set_num_threads(threads)
+        dgl.utils.set_num_threads(threads)
+        return sum(sum(block.num_edges() for block in sampler.sample_blocks(graph, nodes)[2]) for nodes in typed)
+
+    return work
 
 
 def latency_section(topology: Topology, requests: int) -> dict[str, dict[str, float]]:

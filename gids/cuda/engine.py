@@ -15,22 +15,25 @@ from gids._native import ThreadPool
 from gids.cuda.array import DeviceArray
 from gids.cuda.gds import GdsReader, gds_availability
 from gids.cuda.interop import to_torch, torch_device
-from gids.cuda.layers import device_sampler
+from gids.cuda.nvme import NvmeDeviceReader
 from gids.cuda.sampling import (
     CudaSampler,
     DeviceBlock,
     DeviceSample,
+    NodeNumbers,
     PinnedTopology,
+    device_sampler,
     pin_topology,
     unpin_topology,
 )
 from gids.cuda.session import CudaSession, DeviceBudget, open_device
+from gids.cuda.staged import StagedReader
 from gids.cuda.store import CudaFeatureStore
 from gids.dataset import Dataset
 from gids.errors import ConfigError
 from gids.loader.batch import Batch, map_tensors
 from gids.loader.buffers import BufferPool
-from gids.loader.engine import Engine, Sampled, Sampler
+from gids.loader.engine import Engine, Sampled, Sampler, edge_ids
 from gids.loader.grouping import BudgetGroups
 from gids.loader.memory import Allotment, Fixed, allot
 from gids.loader.options import LoaderOptions
@@ -39,7 +42,7 @@ from gids.loader.seeds import SeedBatch, SeedOrder
 from gids.loader.shared import SharedTensor
 from gids.loader.stores import TableSet, TableStore, share_rows, split_staging
 from gids.loader.trace import Trace
-from gids.sampling import Block, Sample, SampleKey
+from gids.sampling import Block, EdgeSeeds, EdgeType, Sample, SampleKey, SeedEdges
 from gids.storage import RowReader, StorageOptions
 from gids.table import RowTable
 from gids.tiers import HostBuffer
@@ -47,8 +50,8 @@ from gids.units import format_bytes
 
 #: Of the device's free memory, where the user gives no budget.
 DEFAULT_SHARE = 0.8
-#: Scratch of the planner for one row of a group: sort buffers, flags, ranks, locations.
-PLAN_ROW_BYTES = 192
+#: Scratch for one row of a group: sort buffers, flags, ranks and locations of the planner, and a piece to unpack.
+PLAN_ROW_BYTES = 216
 #: Scratch that does not grow: class counts of the policies, small arrays.
 FIXED_SCRATCH_BYTES = 4 << 20
 
@@ -128,15 +131,32 @@ class CudaTableStore(TableStore):
             stack.callback(self.store.close)
 
 
-def open_reader(table: RowTable, storage: StorageOptions, pool: ThreadPool) -> tuple[RowReader | GdsReader, str]:
-    """Open a table with the engine asked for, or with ``gds`` where it works; gives the reason too."""
+def open_reader(
+    table: RowTable, storage: StorageOptions, pool: ThreadPool, session: CudaSession, groups: int, region_bytes: int
+) -> tuple[RowReader | StagedReader, str]:
+    """Open a table with the engine asked for, or with ``gds`` where it works; gives the reason too.
+
+    Parameters
+    ----------
+    table, storage, pool
+        As for :class:`gids.storage.RowReader`.
+    session : CudaSession
+        Whose stream brings rows to the device.
+    groups : int
+        Groups in flight.
+    region_bytes : int
+        Device memory that ``gds`` may take for each of them.
+    """
     if storage.engine == "gds":
-        reader = GdsReader(table, storage.max_io_bytes)
+        reader = GdsReader(table, storage, session, region_bytes)
         return reader, f"asked for{'; ' + reader.notes if reader.notes else ''}"
+    if storage.engine == "nvme":
+        queues = NvmeDeviceReader(table, storage, session, groups)
+        return queues, f"asked for; {queues.notes}"
     if storage.engine == "auto":
         refusal = gds_availability()
         if not refusal:
-            return GdsReader(table, storage.max_io_bytes), "cuFile offers GPUDirect Storage"
+            return GdsReader(table, storage, session, region_bytes), "cuFile offers GPUDirect Storage"
         host = RowReader(table, storage, pool)
         return host, f"gds cannot be used: {refusal}; {host.engine_reason}, copied through pinned staging"
     host = RowReader(table, storage, pool)
@@ -182,8 +202,6 @@ class CudaEngine(Engine):
         sampler, reason = device_sampler(self.sampler), ""
         if sampler is None:
             reason = f"{type(self.sampler).__name__} has no kernels"
-        elif self.edge_tables:
-            reason = "edge features are numbered on the CPU"
         elif any(
             callable(part) for r in self.topology.relations.values() for part in (r.indices, r.edge_ids, r.weights)
         ):
@@ -204,19 +222,41 @@ class CudaEngine(Engine):
                 return Work(work.payload, rows, work.size_bytes)
             self._pinned = self._pinned or pin_topology(self.topology, self.sampling)
             key = SampleKey(self.options.seed, epoch, seeds.global_index)
-            given = {ntype: self.sampling.upload(ids.numpy()) for ntype, ids in seeds.seeds.items()}
-            sample: Any = sampler.sample(self.sampling, self._pinned, given, key)
+            sample: Any = sampler.sample(self.sampling, self._pinned, self._place(seeds.seeds), key)
+            edge_rows, edge_places = self._number_edges(sample)
             self.sampling.synchronize()  # other streams use it from here on
-            return Work(
-                Sampled(seeds, sample),
-                {pair: sample.input_nodes[pair[0]] for pair in self.node_tables},
-                _device_bytes(sample),
+            rows = {pair: sample.input_nodes[pair[0]] for pair in self.node_tables}
+            rows |= {pair: edge_rows[pair[0]] for pair in self.edge_tables}
+            size_bytes = _device_bytes(sample) + sum(
+                array.nbytes for arrays in (edge_rows.values(), *edge_places.values()) for array in arrays
             )
+            return Work(Sampled(seeds, sample, edge_rows, edge_places), rows, size_bytes)
+
+    def _place(self, seeds: Any) -> EdgeSeeds | dict[str, DeviceArray]:
+        """Bring seed nodes to the device; of edges, the sampler does."""
+        if isinstance(seeds, EdgeSeeds):
+            return seeds
+        return {ntype: self.sampling.upload(ids.numpy()) for ntype, ids in seeds.items()}
+
+    def _number_edges(self, sample: DeviceSample) -> tuple[dict[EdgeType, Any], dict[EdgeType, list[Any]]]:
+        """Give the distinct edges of each type that has features, and for every block where its edges are there."""
+        rows: dict[EdgeType, Any] = {}
+        places: dict[EdgeType, list[Any]] = {}
+        for etype in {etype for etype, _ in self.edge_tables}:
+            numbers = NodeNumbers(self.sampling)
+            places[etype] = [numbers.add(edge_ids(block.edge_ids, etype)) for block in sample.blocks]
+            rows[etype] = numbers.nodes[: numbers.size]
+        return rows, places
 
     def _allot(self, sample_bytes: int) -> Allotment:
         options, pipeline = self.options, self.options.pipeline
         rows = sum(need.rows for need in self.demand.values()) * pipeline.max_group
         scratch = rows * PLAN_ROW_BYTES + FIXED_SCRATCH_BYTES + 4 * sample_bytes
+        if self._reads_over_gaps():
+            regions = pipeline.groups_in_flight * (
+                self._region_bytes() + len(self.tables) * options.storage.max_io_bytes
+            )
+            scratch += regions
         try:
             on_device = allot(
                 self.budget.limit - scratch,
@@ -256,6 +296,14 @@ class CudaEngine(Engine):
             host_buffer=options.host_bytes or 0,
         )
 
+    def _region_bytes(self) -> int:
+        """Device memory per group, over all tables, for rows that ``gds`` reads over gaps."""
+        return min(self.options.storage.staging_bytes, self.budget.limit // 32)
+
+    def _reads_over_gaps(self) -> bool:
+        engine = self.options.storage.engine
+        return bool(self.tables) and (engine == "gds" or (engine == "auto" and not gds_availability()))
+
     def _open(self, seeds: Mapping[str, Tensor]) -> TableSet:
         options, demand = self.options, self.demand
         in_flight = options.pipeline.groups_in_flight
@@ -269,7 +317,14 @@ class CudaEngine(Engine):
         try:
             for key, table in self.tables.items():
                 share = weight[key] / total
-                reader, self.notes[table.name] = open_reader(table, split_staging(options.storage, share), self.pool)
+                reader, self.notes[table.name] = open_reader(
+                    table,
+                    split_staging(options.storage, share),
+                    self.pool,
+                    self.fetching,
+                    in_flight,
+                    int(self._region_bytes() * share),
+                )
                 host, shared = self._host_buffer(table, hosted.get(key))
                 slot_bytes = table.row_bytes + demand[key].slot_overhead_bytes
                 store: Any = CudaFeatureStore(
@@ -319,7 +374,15 @@ class CudaEngine(Engine):
         """Hand a batch over to the calling thread's current stream."""
         fetched, payload = batch.fetched, batch.fetched.work.payload
         if isinstance(payload.sample, DeviceSample):
-            payload = dataclasses.replace(payload, sample=self._to_sample(payload.sample))
+            payload = dataclasses.replace(
+                payload,
+                sample=self._to_sample(payload.sample),
+                edge_rows={},  # `fetched.rows` has what was wanted of them
+                edge_places={
+                    etype: [to_torch(array, self.target) for array in arrays]
+                    for etype, arrays in payload.edge_places.items()
+                },
+            )
         elif self.target.type != "cpu":
             payload = map_tensors(payload, lambda tensor: tensor.to(self.target, non_blocking=True))
         rows = {key: to_torch(array, self.target) for key, array in fetched.rows.items()}
@@ -337,7 +400,7 @@ class CudaEngine(Engine):
 
         return Sample(
             share(sample.seeds), share(sample.input_nodes), [block(layer) for layer in sample.blocks],
-            share(sample.seed_rows),
+            share(sample.seed_rows), edges=None if sample.edges is None else SeedEdges(**share(vars(sample.edges))),
         )  # fmt: skip
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from gids.cuda.session import CudaSession, Session
 from gids.errors import DeviceError
 from gids.units import format_bytes
 
-_REGISTER_MAPPED = 2  # CU_MEMHOSTREGISTER_DEVICEMAP
+_REGISTER_MAPPED = 1 | 2  # CU_MEMHOSTREGISTER_PORTABLE: for every context; CU_MEMHOSTREGISTER_DEVICEMAP
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _ALREADY_REGISTERED = 712  # CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
 

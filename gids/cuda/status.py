@@ -37,6 +37,11 @@ FEATURES = (
     ),
     Feature("weighted sampling", ("count_weighted", "choose_weighted_"), "kernels: weights, LADIES, ShaDow"),
     Feature("LADIES, ShaDow", ("ladies_", "keep_pairs", "mark_items", "flag_numbered"), "kernels: weights, LADIES, ShaDow"),
+    Feature(
+        "edges as seeds: negatives, exclusion",
+        ("draw_negatives", "pair_seeds", "exclude_edges", "take_weights"),
+        "kernels: edges as seeds",
+    ),
     Feature("unique and relabel", ("unique_",), "kernels: neighbour sampling"),
     Feature("window and next use", ("observe_", "map_"), "kernels: cache planning"),
     Feature(
@@ -45,21 +50,20 @@ FEATURES = (
         "kernels: cache planning",
     ),
     Feature("sieve policy", ("sieve_",), "kernels: cache planning"),
-    Feature("gather with dtype conversion, admission", ("gather_rows_", "admit_", "widen_"), "kernels: gather and conversion"),
+    Feature("gather with dtype conversion, admission", ("gather_rows_", "admit_", "widen_", "unpack_"), "kernels: gather and conversion"),
     Feature("reverse PageRank", ("push_ranks_", "damp_"), "kernels: reverse PageRank"),
-    Feature("NVMe queue pair driven from the GPU", ("nvme_",), ""),
+    Feature("NVMe queue pair driven from the GPU", ("nvme_",), "kernels: NVMe queue pair"),
     Feature("storage: pinned staging and async copy", (), "storage: uring"),
     Feature("storage: gds through kvikio", (), "storage: gds"),
+    Feature("storage: nvme, kernels read the drives", (), "storage: nvme"),
     Feature("training, two epochs from disk", (), "training: two epochs"),
 )  # fmt: skip
 
 
 def _record(directory: Path, name: str) -> dict[str, bool | None]:
-    """Results of a selftest by check; nothing if there is no record."""
-    path = directory / f"selftest-{name}.json"
-    if not path.is_file():
-        return {}
-    return {result["name"]: result["passed"] for result in json.loads(path.read_text())["results"]}
+    """Results of a selftest, and of tests that need more than it has, by check; nothing if there is no record."""
+    records = [json.loads(path.read_text()) for path in sorted(directory.glob(f"selftest-{name}*.json"))]
+    return {result["name"]: result["passed"] for record in records for result in record["results"]}
 
 
 def _lanes(directory: Path, name: str) -> set[str]:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from gids.cuda.array import DeviceArray
-from gids.cuda.gds import GdsReader, PendingGdsRead
 from gids.cuda.pinned import StagingBuffer, host_array
 from gids.cuda.planner import CudaPlanner, DeviceGroupPlan
 from gids.cuda.session import CudaSession
+from gids.cuda.staged import StagedRead, StagedReader
 from gids.errors import ConfigError, DeviceError, GidsError
 from gids.storage import RowReader
 from gids.table import DTYPES, RowTable
@@ -79,8 +79,8 @@ class DevicePending:
         rows, store = self.plan.disk_rows, self._store
         if not len(rows):
             return
-        if isinstance(store.reader, GdsReader):
-            store.fetch.synchronize()  # the buffer exists: kvikio's own streams know nothing of ours
+        if isinstance(store.reader, StagedReader):
+            store.fetch.synchronize()  # the buffer exists: who writes to it there knows nothing of our stream
             self._read = store.reader.submit(rows, self.buffer)
             return
         table = store.table
@@ -98,7 +98,7 @@ class DevicePending:
         except BaseException:
             self._give_back()
             raise
-        if not isinstance(read, PendingGdsRead):
+        if not isinstance(read, StagedRead):
             assert self._staging is not None
             count = len(self.plan.disk_rows) * self._store.table.row_bytes
             event = self._store.fetch.upload_async(self.buffer, self._staging.bytes[:count])
@@ -120,13 +120,13 @@ class DevicePending:
 
 
 class CudaFeatureStore:
-    """Cache in device memory, host buffer pinned, groups read by ``gds`` or through pinned staging.
+    """Cache in device memory, host buffer pinned, groups read by ``gds``, by ``nvme``, or through pinned staging.
 
     Parameters
     ----------
     table : RowTable
         Whose rows.
-    reader : RowReader or GdsReader
+    reader : RowReader or StagedReader
         Reads rows to the host, or to the device.
     plan_session, fetch_session : CudaSession
         One thread plans while another gathers; each has its stream.
@@ -137,7 +137,7 @@ class CudaFeatureStore:
     def __init__(
         self,
         table: RowTable,
-        reader: RowReader | GdsReader,
+        reader: RowReader | StagedReader,
         plan_session: CudaSession,
         fetch_session: CudaSession,
         *,

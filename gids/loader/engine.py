@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -23,10 +23,13 @@ from gids.loader.seeds import SeedBatch, SeedOrder
 from gids.loader.stores import TableSet, open_tables
 from gids.loader.trace import Trace
 from gids.sampling import EdgeType, Sample, SampleKey, Topology
+from gids.sampling.topology import share_topology
 from gids.storage import StorageOptions
 from gids.table import RowTable
 from gids.tiers.budget import LEAST_STAGING_BYTES, host_bytes, rows_within
 from gids.tiers.rank import top_rows
+
+T = TypeVar("T")
 
 #: Batches sampled before the first epoch, to learn how many rows a batch needs.
 PROFILED_BATCHES = 3
@@ -95,7 +98,7 @@ class Engine:
         self.tables |= {pair: dataset.edge_feature_table(*pair) for pair in self.edge_tables}
         self.hetero = len(dataset.node_types) > 1
         self.labels = self._load_labels() if options.with_labels else {}
-        self.topology = Topology.from_dataset(dataset)
+        self.topology = share_topology(dataset)
         self.host_budget = available_bytes() // 2 if options.budget is None else options.budget
         self.storage = self._storage()
         self.demand, sample_bytes = self._profile(profile)
@@ -226,7 +229,7 @@ class Engine:
     def _edge_rows(self, sample: Sample) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, list[Tensor]]]:
         rows, places = {}, {}
         for etype in {etype for etype, _ in self.edge_tables}:
-            per_block = [_edge_ids(block.edge_ids, etype) for block in sample.blocks]
+            per_block = [edge_ids(block.edge_ids, etype) for block in sample.blocks]
             rows[etype], inverse = torch.unique(torch.cat(per_block), return_inverse=True)
             places[etype] = list(inverse.split([len(ids) for ids in per_block]))
         return rows, places
@@ -273,10 +276,11 @@ class Engine:
         self.table_set.close()
 
 
-def _edge_ids(edge_ids: dict[EdgeType, Tensor] | None, etype: EdgeType) -> Tensor:
-    if edge_ids is None:
+def edge_ids(by_type: Mapping[EdgeType, T] | None, etype: EdgeType) -> T:
+    """Give the ids of a block's edges; refuses a sampler that returned none."""
+    if by_type is None:
         raise ConfigError("edge_features need a sampler that returns edge ids (got one with edge_ids=False)")
-    return edge_ids[etype]
+    return by_type[etype]
 
 
 def _only(by_type: dict[str, Tensor]) -> Tensor | None:

@@ -84,7 +84,8 @@ class Loader(IterableDataset[Batch]):
     dtype : torch.dtype, optional
         Floating point type of the rows in a batch; by default the table's.
     device : torch.device or str, optional
-        Where batches are delivered. With ``"cuda"`` they are also sampled, planned and cached there.
+        Where batches are delivered. With ``"cuda"`` they are also sampled, planned and cached there; a sampler of your
+        own, and topology that is read from disk, sample on the CPU, and :attr:`notes` says so. The batches are the same.
     device_budget : int or str, optional
         With ``device="cuda"``: device memory for everything this loader holds; by default 80 % of what is free.
     pin_memory : bool
@@ -314,6 +315,11 @@ class Loader(IterableDataset[Batch]):
         sums = {name: [len(ids), int(ids.sum())] for name, ids in self.seeds.items()}
         names = ("batch_size", "seed", "shuffle", "drop_last", "rank", "world_size", "uneven")
         return {"dataset": self.dataset.id, "seeds": sums} | {name: getattr(o, name) for name in names}
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """With ``device="cuda"``: which storage engine each table got and why, and why a stage is not on the device."""
+        return dict(getattr(self._engine, "notes", {}))
 
     def stats(self, optimum: bool = False) -> LoaderStats:
         """Tell what was done since the beginning or the last :meth:`reset_stats`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -13,8 +14,8 @@ import numpy.typing as npt
 from gids import _native
 from gids.cuda.session import CudaSession, Session
 from gids.errors import ConfigError, DeviceError, StorageError
+from gids.nvme.dma_buf import probe_dma_buf
 from gids.nvme.drives import Drives
-from gids.nvme.facts import gpu_dma_buf
 
 #: One read as kernels/nvme_spec.cuh lays it out: blocks of a drive's namespace into a byte offset of the data region.
 READ = np.dtype(
@@ -26,12 +27,14 @@ _STATUS = 0x7FFF
 _LOCAL = {1 << 16: "breaks a rule of the queue", 2 << 16: "the queue was closed", 3 << 16: "no free command id in time"}
 _REGISTER_MAPPED, _REGISTER_IOMEMORY = 2, 4
 _MAX_BLOCKS = 64
+_RETRIES = 3
 
 
-def _data_notes() -> str:
-    works, reason = gpu_dma_buf()
-    if works:
-        reason = "the GPU exports dma-buf, but VFIO type 1 maps memory of the process only"
+def _data_notes(session: CudaSession) -> str:
+    probe = probe_dma_buf(session)
+    reason = probe.reason
+    if probe.works:
+        reason = "GPU memory could be mapped, but its order with completions is unproven (gids/nvme/dma_buf.py)"
     return f"data goes through pinned host memory: {reason}"
 
 
@@ -42,8 +45,8 @@ class DeviceQueues:
 
     Parameters
     ----------
-    drives : Drives
-        Where to read.
+    drives : Drives or sequence of NvmeDrive
+        Where to read; a read names its drive by the place in this order.
     session : Session
         Whose kernels drive the queues.
     data_bytes : int
@@ -56,7 +59,7 @@ class DeviceQueues:
 
     def __init__(
         self,
-        drives: Drives,
+        drives: Drives | Sequence[_native.NvmeDrive],
         session: Session,
         *,
         data_bytes: int,
@@ -64,14 +67,16 @@ class DeviceQueues:
         ids: int = 255,
         timeout_s: float = 30.0,
     ):
-        self.native = _native.NvmeDeviceQueues(drives.native, queue_pairs, ids, data_bytes)
+        self._drives = drives.native if isinstance(drives, Drives) else list(drives)
+        self.native = _native.NvmeDeviceQueues(self._drives, queue_pairs, ids, data_bytes)
         self._session = session
         self._timeout_ns = np.uint64(timeout_s * 1e9)
         self._timeout_s = timeout_s
-        self._drives = drives
         self._registered: list[int] = []
         #: Why the drives do not write to the GPU's own memory; empty where there is no GPU to speak of.
-        self.notes = _data_notes() if isinstance(session, CudaSession) else ""
+        self.notes = _data_notes(session) if isinstance(session, CudaSession) else ""
+        self._lock = threading.Lock()
+        self._failures: list[tuple[int, int, str]] = []  # guarded by _lock; sets of reads share the queues
         self._stop = threading.Event()
         self._pump: threading.Thread | None = None
         try:
@@ -80,7 +85,7 @@ class DeviceQueues:
         except BaseException:
             self.close()
             raise
-        if any(drive.name.startswith("qtest:") for drive in drives.native):
+        if any(drive.name.startswith("qtest:") for drive in self._drives):
             self._pump = threading.Thread(target=self._carry, name="gids-nvme-pump", daemon=True)
             self._pump.start()
 
@@ -91,20 +96,29 @@ class DeviceQueues:
 
     def submit(self, reads: npt.NDArray[Any]) -> DeviceReads:
         """Queue reads (an array of :data:`READ`); returns when the kernel is launched."""
+        return self._submit(reads, 0)
+
+    def _submit(self, reads: npt.NDArray[Any], retries: int) -> DeviceReads:
         if reads.dtype != READ or reads.ndim != 1:
             raise ConfigError(
                 f"reads must be a vector of gids.nvme.device.READ (got {reads.dtype}, {reads.ndim} dimensions)"
             )
-        if len(reads) and int(reads["drive"].max()) >= len(self._drives.native):
-            raise ConfigError(
-                f"drive of a read must be below {len(self._drives.native)} (got {int(reads['drive'].max())})"
-            )
+        if len(reads) and int(reads["drive"].max()) >= len(self._drives):
+            raise ConfigError(f"drive of a read must be below {len(self._drives)} (got {int(reads['drive'].max())})")
         self.native.begin()
         try:
-            return DeviceReads(self, self._session, reads)
+            return DeviceReads(self, self._session, reads, retries)
         except BaseException:
             self.native.end()
             raise
+
+    def _take_failures(self, results: int, count: int) -> list[tuple[int, int, str]]:
+        """Give (number of the read, errno, reason) of what the watchdog ended among reads with these result words."""
+        with self._lock:
+            self._failures += self.native.take_failures()
+            mine = [failure for failure in self._failures if 0 <= failure[0] - results < 4 * count]
+            self._failures = [failure for failure in self._failures if failure not in mine]
+        return [((user - results) // 4, error_number, reason) for user, error_number, reason in mine]
 
     def close(self) -> None:
         """Give the queue pairs back; nothing may be in flight that was not waited for."""
@@ -152,8 +166,10 @@ class DeviceQueues:
 class DeviceReads:
     """A set of reads under way; made by :meth:`DeviceQueues.submit`. Wait for it before anything it needs goes away."""
 
-    def __init__(self, owner: DeviceQueues, session: Session, reads: npt.NDArray[Any]):
-        self._owner, self._session, self._host = owner, session, reads
+    def __init__(self, owner: DeviceQueues, session: Session, reads: npt.NDArray[Any], retries: int = 0):
+        self._owner, self._session, self._host, self._retries = owner, session, reads, retries
+        #: Whether the drives are done with the data region; False once they were given up while they may still write.
+        self.settled = True
         self._reads = session.upload(reads.view(np.uint8))
         self._results = session.empty(max(len(reads), 1), np.uint32)
         session.fill(self._results, 0)
@@ -168,20 +184,37 @@ class DeviceReads:
         self._session.launch(kernel, warps, *arguments, self._owner._timeout_ns, *rest, lanes=_LANES, blocks=blocks)
 
     def wait(self) -> None:
-        """Poll on the device until every read is settled; raise StorageError for the first that failed."""
-        self._launch("nvme_poll", self._unsettled)
-        unsettled = int(self._session.download(self._unsettled)[0])
-        results = self._session.download(self._results)[: len(self._host)]
-        self._owner.native.end()
+        """Poll on the device until every read is settled; raise StorageError for the first that failed.
+
+        Reads that the drive may answer better another time are sent up to three times more.
+        """
+        try:
+            self._launch("nvme_poll", self._unsettled)
+            unsettled = int(self._session.download(self._unsettled)[0])
+            results = self._session.download(self._results)[: len(self._host)]
+        finally:
+            self._owner.native.end()
+        self.settled = unsettled == 0
         if unsettled:
             raise self._given_up(results)
         failed = np.flatnonzero(results & ~np.uint32(_SETTLED))
+        for index in failed.tolist():
+            if self._retries == _RETRIES or not self._may_retry(int(results[index])):
+                raise self._error(index, int(results[index]))
         if len(failed):
-            raise self._error(int(failed[0]), int(results[failed[0]]))
+            again = self._owner._submit(self._host[failed], self._retries + 1)
+            try:
+                again.wait()
+            finally:
+                self.settled = again.settled
+
+    @staticmethod
+    def _may_retry(result: int) -> bool:
+        return (result & ~_SETTLED) not in _LOCAL and bool(_native.nvme_may_retry(result & _STATUS))
 
     def _place(self, index: int) -> tuple[str, str, int, int]:
         read = self._host[index]
-        drive = self._owner._drives.native[int(read["drive"])]
+        drive = self._owner._drives[int(read["drive"])]
         where = f"read of drive {drive.name}, namespace {read['nsid']}, LBA {read['lba']}, {read['blocks']} blocks"
         block = int(read["bytes"]) // max(int(read["blocks"]), 1)
         return where, drive.name, int(read["lba"]) * block, int(read["bytes"])
@@ -190,16 +223,21 @@ class DeviceReads:
         where, name, offset, length = self._place(index)
         local = _LOCAL.get(result & ~_SETTLED)
         reason = local or _native.nvme_describe_status(result & _STATUS)
+        if self._retries:
+            reason += f", after {self._retries} retries"
         return StorageError(f"{where}: {reason}", name, offset, length, 0 if local else 5)
 
     def _given_up(self, results: npt.NDArray[Any]) -> StorageError:
-        """Wait for the watchdog, which ends what the drive does not, and say what it says."""
-        pending = np.flatnonzero(results == 0)
+        """Wait for the watchdog, which ends what the drive does not, and say what it says of our reads."""
         deadline = time.monotonic() + self._owner._timeout_s
         while time.monotonic() < deadline:
-            for _, error_number, reason in self._owner.native.take_failures():
-                where, name, offset, length = self._place(int(pending[0]) if len(pending) else 0)
+            failures = self._owner._take_failures(self._results.pointer, len(self._host))
+            if failures:
+                # The one that was late is the cause; others were only in flight when the drive was stopped for it.
+                index, error_number, reason = min(failures, key=lambda one: not one[2].startswith("no answer"))
+                where, name, offset, length = self._place(index)
                 return StorageError(f"{where}: {reason}", name, offset, length, error_number)
             time.sleep(0.005)
+        pending = np.flatnonzero(results == 0)
         where, name, offset, length = self._place(int(pending[0]) if len(pending) else 0)
         return StorageError(f"{where}: not answered", name, offset, length, 110)

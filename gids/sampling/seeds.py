@@ -117,21 +117,29 @@ def _plan_edges(topology: Topology, seeds: EdgeSeeds, key: SampleKey) -> SeedPla
     nodes = {ntype: np.empty(0, np.int64) for ntype in topology.node_types}
     nodes[source] = src
     nodes[destination] = np.concatenate([nodes[destination], dst, negative])
-    excluded: list[tuple[Ids, Ids]] = []
-    if seeds.exclude is not Exclude.NOTHING:
-        pairs: dict[EdgeType, list[tuple[Ids, Ids]]] = {relation: [] for relation in topology.relations}
-        pairs[etype].append((src, dst))
-        if seeds.exclude is Exclude.SEEDS_AND_REVERSE:
-            reverse = topology.only(seeds.reverse_etype or etype)
-            if (reverse[0], reverse[2]) != (destination, source):
-                raise ConfigError(f"reverse_etype must lead from {destination!r} to {source!r} (got {reverse})")
-            pairs[reverse].append((dst, src))
-        none = np.empty(0, np.int64)
-        excluded = [
-            (np.concatenate([none, *(s for s, _ in lists)]), np.concatenate([none, *(d for _, d in lists)]))
-            for lists in pairs.values()
-        ]
+    excluded = list(excluded_pairs(topology, seeds).values())
     return SeedPlan([nodes[ntype] for ntype in topology.node_types], excluded, seeds)
+
+
+def excluded_pairs(topology: Topology, seeds: EdgeSeeds) -> dict[EdgeType, tuple[Ids, Ids]]:
+    """Give sources and destinations of the edges that blocks leave out, by edge type; nothing where there are none."""
+    if seeds.exclude is Exclude.NOTHING:
+        return {}
+    etype = topology.only(seeds.etype)
+    source, _, destination = etype
+    src, dst = as_ids(seeds.src), as_ids(seeds.dst)
+    pairs: dict[EdgeType, list[tuple[Ids, Ids]]] = {relation: [] for relation in topology.relations}
+    pairs[etype].append((src, dst))
+    if seeds.exclude is Exclude.SEEDS_AND_REVERSE:
+        reverse = topology.only(seeds.reverse_etype or etype)
+        if (reverse[0], reverse[2]) != (destination, source):
+            raise ConfigError(f"reverse_etype must lead from {destination!r} to {source!r} (got {reverse})")
+        pairs[reverse].append((dst, src))
+    none = np.empty(0, np.int64)
+    return {
+        relation: (np.concatenate([none, *(s for s, _ in lists)]), np.concatenate([none, *(d for _, d in lists)]))
+        for relation, lists in pairs.items()
+    }
 
 
 def pair_rows(topology: Topology, edges: EdgeSeeds, rows: dict[str, Tensor]) -> SeedEdges:

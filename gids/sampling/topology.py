@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -305,6 +307,37 @@ class Topology:
     def native(self) -> _native.SamplingTopology:
         """The object that native samplers work on."""
         return self._native
+
+
+class IdentifiedGraph(GraphSource, Protocol):
+    """A dataset that can be told from others; :class:`gids.Dataset` is one."""
+
+    @property
+    def id(self) -> str:
+        """Stable identity."""
+
+    @property
+    def path(self) -> object:
+        """Where it is."""
+
+
+_shared: weakref.WeakValueDictionary[tuple[str, str], Topology] = (
+    weakref.WeakValueDictionary()
+)  # guarded by _shared_lock
+_shared_lock = threading.Lock()
+
+
+def share_topology(dataset: IdentifiedGraph) -> Topology:
+    """Take the graph of a dataset into memory, or share the copy that somebody in this process holds already.
+
+    The copy lives as long as one of its users, so loaders of one dataset hold its edges, and pin them, once.
+    """
+    with _shared_lock:
+        key = (str(dataset.path), dataset.id)
+        topology = _shared.get(key)
+        if topology is None:
+            topology = _shared[key] = Topology.from_dataset(dataset)
+        return topology
 
 
 def _load_offsets(indptr: Array) -> Array:

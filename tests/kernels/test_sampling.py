@@ -4,10 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from gids.cuda.layers import device_sampler
-from gids.cuda.sampling import CudaNeighborSampler, NodeNumbers, PinnedTopology, as_numpy
+from gids.cuda.sampling import CudaNeighborSampler, NodeNumbers, PinnedTopology, as_numpy, device_sampler
 from gids.errors import ConfigError
-from gids.sampling import LadiesSampler, NeighborSampler, Relation, SampleKey, ShadowSampler, Topology
+from gids.sampling import (
+    EdgeSeeds,
+    Exclude,
+    LadiesSampler,
+    NeighborSampler,
+    Relation,
+    SampleKey,
+    ShadowSampler,
+    Topology,
+)
 
 
 def random_topology(seed, nodes=300, index_dtype=np.int32, hub=True):
@@ -38,6 +46,10 @@ def assert_same(session, device, cpu):
         for ntype, expected in getattr(cpu, name).items():
             assert (got[name][ntype] == expected.numpy()).all(), (name, ntype)
             assert got[name][ntype].shape == expected.shape
+    assert (got["edges"] is None) == (cpu.edges is None)
+    for field, expected in ({} if cpu.edges is None else vars(cpu.edges)).items():
+        assert got["edges"][field].dtype == expected.numpy().dtype
+        assert np.array_equal(got["edges"][field], expected.numpy()), field
     assert len(got["blocks"]) == len(cpu.blocks)
     for mine, theirs in zip(got["blocks"], cpu.blocks, strict=True):
         assert mine["num_src"] == theirs.num_src
@@ -101,6 +113,46 @@ def test_other_samplers(session, sampler):
         session, PinnedTopology(topology, session), {n: session.upload(ids) for n, ids in seeds.items()}, key
     )
     assert_same(session, device, sampler.sample(topology, {n: torch.from_numpy(ids) for n, ids in seeds.items()}, key))
+
+
+def edge_cases():
+    """Pairs that are edges (a node's first in-edge) and some that are not: one type, and two with a reverse type."""
+    rng = np.random.default_rng(8)
+    homogeneous = (random_topology(8), ("_N", "_E", "_N"), None)
+    bipartite = (hetero_topology(8), ("author", "r0", "paper"), ("paper", "r1", "author"))
+    for topology, etype, reverse in (homogeneous, bipartite):
+        relation = topology.relations[etype]
+        dst = np.flatnonzero(np.diff(relation.indptr))[::3]
+        src = relation.indices[relation.indptr[dst]].astype(np.int64)
+        src[::5] = rng.integers(0, topology.num_nodes[etype[0]], len(src[::5]))
+        for negatives, exclude in ((0, Exclude.SEEDS), (3, Exclude.NOTHING), (2, Exclude.SEEDS_AND_REVERSE)):
+            yield topology, EdgeSeeds(torch.from_numpy(src), torch.from_numpy(dst), etype, negatives, exclude, reverse)
+
+
+@pytest.mark.parametrize("case", range(6))
+def test_edges_as_seeds(session, case):
+    topology, seeds = list(edge_cases())[case]
+    key, weighted = SampleKey(7, 1, case), all(r.weights is not None for r in topology.relations.values())
+    pinned = PinnedTopology(topology, session)
+    shadow, ladies = ShadowSampler([2, 2]), LadiesSampler([30, 20], weights=weighted)
+    for sampler in (NeighborSampler([3, 4], edge_ids=True), shadow, ladies):
+        cpu = sampler.sample(topology, seeds, key)
+        assert_same(session, device_sampler(sampler).sample(session, pinned, seeds, key), cpu)
+    if seeds.exclude is not Exclude.NOTHING:  # something must have been left out
+        plain = EdgeSeeds(seeds.src, seeds.dst, seeds.etype, seeds.negatives)
+        assert shadow.sample(topology, seeds, key).num_edges < shadow.sample(topology, plain, key).num_edges
+
+
+def test_edges_as_seeds_none_and_out_of_range(session):
+    topology, sampler = random_topology(1), NeighborSampler([2])
+    pinned = PinnedTopology(topology, session)
+    none = EdgeSeeds(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.int64), negatives=4)
+    device = CudaNeighborSampler(sampler).sample(session, pinned, none, SampleKey())
+    assert_same(session, device, sampler.sample(topology, none, SampleKey()))
+    with pytest.raises(ConfigError, match=r"seeds of _N must be in \[0, 300\)"):
+        CudaNeighborSampler(sampler).sample(
+            session, pinned, EdgeSeeds(torch.tensor([300]), torch.tensor([0])), SampleKey()
+        )
 
 
 def test_numbering_grows_and_keeps_earlier_numbers(session):

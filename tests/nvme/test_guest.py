@@ -15,7 +15,6 @@ pytestmark = [needs_qemu, pytest.mark.nvme, pytest.mark.slow, pytest.mark.xdist_
 
 def check(said, rows):
     text = "\n".join(said)
-    assert said[-1] == "OK", text
     assert "drive 0000:00:04.0 serial gids-guest mdts 524288 queues 4 depth 256 notes []" in said, text
     assert "unaligned target: own buffers" in said, text
     assert any(line.startswith(f"rows {rows + 100} threads 1 ") for line in said), text

@@ -63,6 +63,7 @@ enum : int {  // CUdevice_attribute
     kHostRegisterSupported = 99,
     kPageableMemoryUsesHostPageTables = 100,
     kMemoryPoolsSupported = 115,
+    kDmaBufSupported = 124,
     kGpuDirectRdmaSupported = 116,
 };
 

@@ -119,6 +119,7 @@ STANDIN_API CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice) {
         {kComputeCapabilityMinor, 0},
         {kHostRegisterSupported, 1},
         {kMemoryPoolsSupported, 1},
+        {kDmaBufSupported, 1},
     };
     const auto found = kValues.find(attribute);
     *value = found == kValues.end() ? 0 : found->second;

@@ -1,5 +1,6 @@
 // Device and pinned memory: host memory with a limit, rubbish inside, red zones around, and a table of what is live.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -237,6 +238,19 @@ STANDIN_API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* out, void* pointe
     const bool is_registered = after != registered.begin() && key < std::prev(after)->first + std::prev(after)->second;
     if (!is_registered && piece_of(host_pieces, key) == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *out = key;
+    return CUDA_SUCCESS;
+}
+
+// A file of the right size; its bytes are not the allocation's, which no test pretends.
+STANDIN_API CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, std::size_t bytes, int type,
+                                                   unsigned long long) {
+    ENTER(cuMemGetHandleForAddressRange);
+    constexpr int kDmaBufDescriptor = 1;
+    if (type != kDmaBufDescriptor || bytes == 0 || bytes % 4096 != 0 || !standin::plausible_range(pointer, bytes))
+        return CUDA_ERROR_INVALID_VALUE;
+    const int file = memfd_create("gids stand-in dma-buf", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    std::memcpy(handle, &file, sizeof file);
     return CUDA_SUCCESS;
 }
 

@@ -65,7 +65,8 @@ def test_selftest_on_the_stand_in_and_the_status_table(tmp_path):
     assert "stand-in" in result.stdout
     record = json.loads((evidence / "selftest-standin.json").read_text())
     assert record["passed"]
-    assert {check["name"] for check in record["results"]} >= {f.check for f in status.FEATURES if f.check}
+    elsewhere = {"storage: nvme"}  # needs drives: tests/nvme/test_device.py records it
+    assert {check["name"] for check in record["results"]} >= {f.check for f in status.FEATURES} - elsewhere
     failing = environment | {"GIDS_STANDIN_FAIL": "cuLaunchKernel:40:719"}
     result = subprocess.run([*command, tmp_path], env=failing, capture_output=True, text=True, check=False)
     assert result.returncode == 1

@@ -5,6 +5,7 @@
 #include <sys/reboot.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -166,6 +167,7 @@ int main() {
         std::printf("GUEST FAILED %s\n", error.what());
     }
     std::fflush(stdout);
+    tcdrain(STDOUT_FILENO);  // the last line leaves the serial port before the power goes
     sync();
     reboot(RB_POWER_OFF);
     return 1;

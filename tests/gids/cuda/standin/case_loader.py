@@ -51,7 +51,7 @@ def both(dataset, epochs=2, device_options=None, **options):
         cpu = [batch for _ in range(epochs) for batch in loader]
     with gids.Loader(dataset, device="cuda", device_budget="48MiB", **options, **(device_options or {})) as loader:
         device = [batch for _ in range(epochs) for batch in loader]
-        notes, stats, budget = loader._engine.notes, loader.stats(), loader._engine.budget
+        notes, stats, budget = loader.notes, loader.stats(), loader._engine.budget
         assert budget.peak <= budget.limit
     assert_same(cpu, device)
     return notes, stats
@@ -108,20 +108,45 @@ def test_other_samplers(dataset, sampler):
     assert "sampling" not in notes
 
 
+@pytest.mark.parametrize("sampler", [NeighborSampler([3, 4], edge_ids=True), LadiesSampler([60, 40], edge_ids=True)])
+def test_edge_features_are_numbered_on_the_device(tmp_path, sampler):
+    rng = np.random.default_rng(4)
+    indptr = np.concatenate([[0], np.cumsum(rng.integers(0, 9, 300))])
+    with DatasetWriter(tmp_path / "e") as writer:
+        writer.add_nodes(300)
+        writer.add_features(rng.standard_normal((300, 6)).astype(np.float32))
+        writer.add_csc(indptr, rng.integers(0, 300, indptr[-1]), edge_ids=rng.permutation(indptr[-1]))
+        writer.add_edge_features(rng.standard_normal((indptr[-1], 5)).astype(np.float32), name="w")
+        writer.add_split("train", torch.arange(0, 300, 2))
+        writer.finish()
+    dataset = gids.open(tmp_path / "e")
+    notes, stats = both(dataset, split="train", labels=False, edge_features="w", fanouts=None, sampler=sampler)
+    assert "sampling" not in notes
+    assert sum(table.requests > 0 for table in stats.tables.values()) == 2
+    with pytest.raises(ConfigError, match="edge_features need a sampler that returns edge ids"):
+        both(dataset, split="train", labels=False, edge_features="w", fanouts=None, sampler=NeighborSampler([2]))
+
+
 def test_seeds_with_a_cuda_array_interface(dataset):
     ids = np.arange(0, 200, 3, dtype=np.int32)
     session = CudaSession(open_device())
 
-    class Foreign:  # what CuPy and Numba arrays look like
-        def __init__(self, array):
+    # What CuPy and Numba arrays look like. CuPy itself cannot run on the stand-in: NVIDIA's runtime library, which it
+    # begins with, asks the driver for some 340 functions and for private tables that nobody else knows.
+    class Foreign:
+        def __init__(self, array, **more):
             self.array = array
-            self.__cuda_array_interface__ = array.__cuda_array_interface__ | {"stream": session.stream_handle}
+            self.__cuda_array_interface__ = array.__cuda_array_interface__ | more
 
     options = OPTIONS | {"device": "cuda", "device_budget": "48MiB"}
     with gids.Loader(dataset, seeds=torch.from_numpy(ids.astype(np.int64)), **options) as loader:
         expected = list(loader)
-    with gids.Loader(dataset, seeds=Foreign(session.upload(ids)), **options) as loader:
-        assert_same(expected, list(loader))
+    for more in ({"stream": session.stream_handle}, {"stream": 1, "strides": (4,), "version": 3}, {"stream": None}):
+        session.synchronize()
+        with gids.Loader(dataset, seeds=Foreign(session.upload(ids), **more), **options) as loader:
+            assert_same(expected, list(loader))
+    with pytest.raises(ConfigError, match=r"seeds must be contiguous \(got strides \(8,\)\)"):
+        gids.Loader(dataset, seeds=Foreign(session.upload(ids), strides=(8,)), **options)
     with pytest.raises(ConfigError, match="seeds must be integers of one dimension"):
         gids.Loader(dataset, seeds=Foreign(session.upload(ids.astype(np.float32))), **options)
 
@@ -156,6 +181,23 @@ def test_pinning_is_shared_and_undone(dataset, live):
     unpin_topology(first)
     assert live()["mapped"] == before + 2
     unpin_topology(second)
+    assert live()["mapped"] == before
+
+
+def test_two_loaders_of_a_dataset_pin_its_topology_once(dataset, live):
+    options = {"device": "cuda", "device_budget": "48MiB", **OPTIONS}
+    before = live()["mapped"]
+    with gids.Loader(dataset, split="train", **options) as first:
+        alone = [next(iter(first)) for _ in range(1)]
+        pinned = live()["mapped"]
+        assert pinned > before
+        with gids.Loader(gids.open(dataset.path), split="val", **options) as second:
+            next(iter(second))
+            assert first._engine.topology is second._engine.topology
+            assert live()["mapped"] == pinned
+        assert live()["mapped"] == pinned  # the first still reads it
+        first.set_epoch(0)
+        assert_same(alone, [next(iter(first))])
     assert live()["mapped"] == before
 
 

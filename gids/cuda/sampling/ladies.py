@@ -1,56 +1,22 @@
-"""LADIES and ShaDow on a device, bit for bit as on the CPU; and which sampler of the CPU has one on the device."""
+"""LADIES on a device: all in-edges of a layer compete, a fixed number of source nodes is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from gids.cuda.array import DeviceArray
 from gids.cuda.passes import compact, full, sort_pairs
-from gids.cuda.sampling import (
-    CudaNeighborSampler,
-    CudaSampler,
-    DeviceBlock,
-    DeviceEdges,
-    Hop,
-    NodeNumbers,
-    Part,
-    random_key,
-    sizes,
-)
+from gids.cuda.sampling.hop import DeviceEdges, Hop
+from gids.cuda.sampling.numbering import NodeNumbers, sizes
+from gids.cuda.sampling.sampler import CudaSampler, DeviceBlock, Part, Walk
+from gids.cuda.sampling.seeds import LAYER, random_key
 from gids.cuda.session import Session
-from gids.sampling import LadiesSampler, NeighborSampler, SampleKey, ShadowSampler, Topology
+from gids.sampling import LadiesSampler
 from gids.sampling.sample import EdgeType
 
-_LAYER = 2  # Stream::kLayer of kernels/philox.cuh
 _TIME_LIMIT = 1 << 63  # times are doubles that are not negative: their bits sort as integers
-
-
-class CudaShadowSampler(CudaNeighborSampler):
-    """A sampled neighbourhood with every edge of the graph between its nodes."""
-
-    def _blocks(
-        self,
-        session: Session,
-        graph: Topology,
-        hops: Mapping[EdgeType, Hop],
-        numbers: dict[str, NodeNumbers],
-        key: SampleKey,
-    ) -> list[DeviceBlock]:
-        super()._blocks(session, graph, hops, numbers, key)  # numbers the neighbourhood
-        num_dst = sizes(numbers)
-        parts: dict[EdgeType, Part] = {}
-        for etype, hop in hops.items():
-            edges = hop.choose(numbers[etype[2]].nodes, num_dst[etype[2]], -1)
-            found, count = numbers[etype[0]].find(edges.src), len(edges.src)
-            flags = session.empty(count, np.int64)
-            if count:
-                session.launch("flag_numbered", count, found, np.int64(count), flags)
-            kept, _ = hop.keep(edges, flags, found)
-            parts[etype] = (kept.begins, kept.src, hop.name(kept.positions) if self.edge_ids else kept.positions)
-        return [self._block(numbers, num_dst, parts)]
 
 
 @dataclass(frozen=True)
@@ -80,15 +46,8 @@ class CudaLadiesSampler(CudaSampler):
         self.edge_ids = sampler.edge_ids
         self.weighted = sampler.weights
 
-    def _blocks(
-        self,
-        session: Session,
-        graph: Topology,
-        hops: Mapping[EdgeType, Hop],
-        numbers: dict[str, NodeNumbers],
-        key: SampleKey,
-    ) -> list[DeviceBlock]:
-        blocks = []
+    def _blocks(self, walk: Walk) -> list[DeviceBlock]:
+        session, numbers, hops, blocks = walk.session, walk.numbers, walk.hops, []
         for number, size in enumerate(reversed(self.sizes)):
             num_dst = sizes(numbers)
             candidates = {ntype: NodeNumbers(session) for ntype in numbers}
@@ -106,11 +65,11 @@ class CudaLadiesSampler(CudaSampler):
                     )  # fmt: skip
             chosen, kept, total = {}, {}, {}
             for t, (ntype, numbering) in enumerate(candidates.items()):
-                words = random_key(key, number, t, _LAYER)
+                words = random_key(walk.key, number, t, LAYER)
                 chosen[ntype], kept[ntype], total[ntype] = _choose(
-                    session, numbering, masses[ntype], size, words, graph.num_nodes[ntype]
+                    session, numbering, masses[ntype], size, words, walk.graph.num_nodes[ntype]
                 )
-                own = numbering.find(numbers[ntype].nodes[: num_dst[ntype]])
+                own = numbering.find(walk.nodes(ntype, num_dst[ntype]))
                 if len(own) and numbering.size:  # destinations are sources in any case
                     session.launch("mark_items", len(own), own, np.int64(len(own)), kept[ntype])
             parts: dict[EdgeType, Part] = {}
@@ -120,7 +79,7 @@ class CudaLadiesSampler(CudaSampler):
                 parts[etype], weights[etype] = self._keep(
                     session, hop, found[etype], kept[src], masses[src], total[src], max(chosen[src], 1), numbers[src]
                 )
-            blocks.append(self._block(numbers, num_dst, parts, weights))
+            blocks.append(self._block(walk, num_dst, parts, weights))
         return blocks[::-1]
 
     def _collect(
@@ -130,9 +89,9 @@ class CudaLadiesSampler(CudaSampler):
         count = len(edges.src)
         part, whole = session.empty(count, np.uint64), session.empty(num_dst, np.uint64)
         if num_dst:
-            factors = hop.weights if self.weighted else None
+            factors, positions = hop.weights(edges) if self.weighted else (None, None)
             session.launch(
-                "ladies_parts", num_dst, factors, edges.begins, edges.positions, np.int64(num_dst), part, whole, lanes=8
+                "ladies_parts", num_dst, factors, edges.begins, positions, np.int64(num_dst), part, whole, lanes=8
             )
         return _Candidates(edges, candidates.add(edges.src), part, whole, num_dst)
 
@@ -158,12 +117,16 @@ class CudaLadiesSampler(CudaSampler):
                 "ladies_weights", found.num_dst, found.edges.begins, np.int64(found.num_dst), flags, before,
                 found.candidate, found.part, found.whole, masses, total, np.int64(chosen), weights,
             )  # fmt: skip
-        ids = hop.name(edges.positions) if self.edge_ids else edges.positions
-        return (edges.begins, numbers.add(edges.src), ids), weights
+        return self._part(hop, edges, numbers.add(edges.src)), weights
 
 
 def _choose(
-    session: Session, candidates: NodeNumbers, masses: DeviceArray, size: int, words: tuple[int, int], limit: int
+    session: Session,
+    candidates: NodeNumbers,
+    masses: DeviceArray,
+    size: int,
+    words: tuple[np.uint32, np.uint32],
+    limit: int,
 ) -> tuple[int, DeviceArray, DeviceArray]:
     """Mark the ``size`` earliest of a race; equal times go by node. Gives how many, the marks, and the sum of masses."""
     count = candidates.size
@@ -172,7 +135,7 @@ def _choose(
         return 0, kept, total
     flags, times = session.empty(count, np.int64), session.empty(count, np.int64)
     session.launch(
-        "ladies_race", count, *(np.uint32(word) for word in words), candidates.nodes, masses, np.int64(count), flags,
+        "ladies_race", count, *words, candidates.nodes, masses, np.int64(count), flags,
         times, total,
     )  # fmt: skip
     racers, number = compact(session, flags, full(session, 1, count), count)
@@ -188,14 +151,3 @@ def _choose(
     chosen = min(size, racing)
     session.launch("mark_items", chosen, racers, np.int64(chosen), kept)
     return chosen, kept, total
-
-
-def device_sampler(sampler: object) -> CudaSampler | None:
-    """Give the device's version of a CPU sampler, or None where there is none (a user's own class)."""
-    if type(sampler) is NeighborSampler:
-        return CudaNeighborSampler(sampler)
-    if type(sampler) is ShadowSampler:
-        return CudaShadowSampler(sampler)
-    if type(sampler) is LadiesSampler:
-        return CudaLadiesSampler(sampler)
-    return None

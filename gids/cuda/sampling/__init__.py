@@ -1,0 +1,36 @@
+"""Sampling on a device: the passes of the CPU samplers as kernels, over topology in pinned host memory."""
+
+from __future__ import annotations
+
+from gids.cuda.sampling.ladies import CudaLadiesSampler
+from gids.cuda.sampling.neighbor import CudaNeighborSampler, CudaShadowSampler
+from gids.cuda.sampling.numbering import NodeNumbers
+from gids.cuda.sampling.sampler import CudaSampler, DeviceBlock, DeviceSample, as_numpy
+from gids.cuda.sampling.topology import PinnedTopology, pin_topology, unpin_topology
+from gids.sampling import LadiesSampler, NeighborSampler, ShadowSampler
+
+__all__ = [
+    "CudaLadiesSampler",
+    "CudaNeighborSampler",
+    "CudaSampler",
+    "CudaShadowSampler",
+    "DeviceBlock",
+    "DeviceSample",
+    "NodeNumbers",
+    "PinnedTopology",
+    "as_numpy",
+    "device_sampler",
+    "pin_topology",
+    "unpin_topology",
+]
+
+
+def device_sampler(sampler: object) -> CudaSampler | None:
+    """Give the device's version of a CPU sampler, or None where there is none (a user's own class)."""
+    if type(sampler) is NeighborSampler:
+        return CudaNeighborSampler(sampler)
+    if type(sampler) is ShadowSampler:
+        return CudaShadowSampler(sampler)
+    if type(sampler) is LadiesSampler:
+        return CudaLadiesSampler(sampler)
+    return None
