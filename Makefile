@@ -6,7 +6,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check
 CPP_FILES := $(shell find cpp kernels tests -name '*.cpp' -o -name '*.hpp' -o -name '*.cuh' -o -name '*.cu')
 NATIVE_INPUTS := pyproject.toml cpp/CMakeLists.txt $(shell find cpp kernels -type f)
 
-.PHONY: demo test lint format figures build clean help
+.PHONY: demo test lint format figures notebooks build clean help
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -28,6 +28,9 @@ lint: build $(VENV)/.tests ## run every static check
 
 figures: build ## run every experiment (ONLY="fig05 fig13", SCALE=tiny) and gather the figures on one page
 	$(PY) -m experiments $(if $(ONLY),--only $(ONLY)) --scale $(or $(SCALE),full)
+
+notebooks: build $(VENV)/.tests ## run every notebook and keep its outputs
+	$(PY) -m experiments.notebooks.execute
 
 format: build $(VENV)/.tests ## rewrite sources in the project's format
 	-$(VENV)/bin/ruff check --fix --quiet .

@@ -7,12 +7,43 @@ Four resources serve a group of row requests, and the slowest decides:
     hbm    every row is read from where it lies and written to the batch
     faults (mmap baseline) a page fault per row, `fault_threads` at a time, each the device's latency plus the kernel's work
 
-The same formulas with this machine's constants are checked against what was measured here (`tests/experiments`).
+How far to trust it:
+
+- On this machine every constant is measured apart from what is predicted (`figures/model_here.py`).
+- For the paper's machine a constant that the paper does not print is fitted to ONE bar, named in the figure as fitted.
+  All other bars are held out, and their errors are printed into the picture, the bad ones too.
+- For a machine that nobody measured, the error bars are the ranges of the inputs, widened by the factor by which
+  the worst held-out bar was missed.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+
+class Range(NamedTuple):
+    """A prediction with its error bar."""
+
+    low: float
+    middle: float
+    high: float
+
+    def widened(self, factor: float) -> Range:
+        """Let both ends be wrong by a factor on top of what they are."""
+        return Range(self.low / factor, self.middle, self.high * factor)
+
+    def missed_by(self, value: float) -> float:
+        """Factor by which a value lies beyond the bar; 1 inside."""
+        return max(1.0, self.low / value, value / self.high)
+
+
+def span(middle: float, others: Iterable[float]) -> Range:
+    """Give the range over all scenarios, with the likeliest of them in the middle."""
+    everything = [middle, *others]
+    return Range(min(everything), middle, max(everything))
 
 
 @dataclass(frozen=True)
@@ -86,13 +117,33 @@ def accumulated(load: Load, batches: float) -> Load:
     return replace(load, rows=load.rows * batches)
 
 
+def accesses_needed(machine: Machine, efficiency: float) -> float:
+    """Overlapping accesses that reach a share of the drives' peak: the accumulator's rule (paper 004, eq. 3)."""
+    start = machine.drive.latency_s + machine.overhead_s
+    return machine.drive.iops * start * efficiency / (1 - efficiency) * machine.drives
+
+
+def group_batches(load: Load, accesses: float) -> int:
+    """Batches that the accumulator reads as one group, so that enough accesses remain for the drives."""
+    return max(1, math.ceil(accesses / (load.rows * load.disk_share)))
+
+
+def overhead_for(machine: Machine, load: Load, bandwidth: float) -> float:
+    """Overhead per group with which a load is ingested at ``bandwidth``: fits the model to one measured bar."""
+    at_peak = fetch_seconds(replace(machine, overhead_s=0.0), load)
+    return load.rows * (1.0 - load.cache_share) * load.row_bytes / bandwidth - at_peak
+
+
 OPTANE = Drive("Intel Optane", iops=5.8e9 / 4096, bandwidth=5.8e9, latency_s=11e-6)
 SAMSUNG = Drive("Samsung 980 Pro", iops=700e3, bandwidth=7.0e9, latency_s=324e-6)
+#: Of the class that data sheets give for PCIe 5.0 drives of 2024.
 GEN5 = Drive("PCIe 5.0 NVMe", iops=2.5e6, bandwidth=14e9, latency_s=60e-6)
 
+#: What the paper adds for launch and termination (section 4.2).
+PAPER_OVERHEAD_S = 30e-6
 #: A100-40GB of paper 004, table 1: PCIe 4.0 x16 (paper: "around 32GB/s", its best figure is 23.4 GB/s), 1555 GB/s HBM.
 A100 = Machine(
-    "A100 + Optane", OPTANE, drives=1, pcie=24e9, hbm=1555e9, overhead_s=30e-6, fault_s=3e-6, fault_threads=1
+    "A100 + Optane", OPTANE, drives=1, pcie=24e9, hbm=1555e9, overhead_s=PAPER_OVERHEAD_S, fault_s=3e-6, fault_threads=1
 )
-#: Overhead per group that explains the paper's own figure 9 (see figures/fig09.py); with 30 us its figure is missed by up to 40 %.
-FITTED_OVERHEAD_S = (140e-6, 180e-6)
+#: A GPU of the next generation: PCIe 5.0 x16 at the share of its rate that the A100 reaches, 3350 GB/s HBM.
+GEN5_MACHINE = replace(A100, name="4 x PCIe 5.0", drive=GEN5, drives=4, pcie=48e9, hbm=3350e9)

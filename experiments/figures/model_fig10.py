@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from matplotlib.figure import Figure
 
-from experiments.model import A100, GEN5, SAMSUNG, Load, effective_bandwidth
+from experiments.model import A100, GEN5_MACHINE, SAMSUNG, Load, Machine, Range, effective_bandwidth, span
 
 TITLE = "Figure 10 as a MODEL (not measured): host buffer of 10 / 20 %"
 CLAIM = (
@@ -14,50 +14,66 @@ CLAIM = (
     "with 20 % at random 10.4 GB/s."
 )
 DIFFERS = (
-    "A prediction. The shares of rows that a buffer serves are inputs: random x % serves x %; reverse PageRank 20 % serves "
-    "2-3.5 times that in our own traces (`gids bench cache`); IGB is not here. The cache's share (12 %) follows from 6.6 of 5.8 GB/s."
+    "A prediction. The cache's share (12 %) is fitted to the bar without a buffer (6.6 of 5.8 GB/s); the others are held out. Random x % "
+    "is taken to serve x % of the rows that miss the cache, and the model then falls a fifth short of the paper: no share that a random buffer could "
+    "serve explains 10.4 GB/s (it would take 37 %), so something that is not in the model made it faster. Reverse PageRank serves 2-3.5 times what random does "
+    "in our own traces (`gids bench cache`); IGB is not here, and the paper's bar needs 72 %, just above that range. "
+    "Bars of machines without a paper bar are widened by the factor by which the worst held-out bar was missed."
 )
 CACHE_SHARE = 1 - 5.8 / 6.6
-#: share of all rows served by the buffer: (low, middle, high)
+#: share of the rows beyond the cache that the buffer serves
 SERVED = {
-    "none": (0.0, 0.0, 0.0),
-    "10 % random": (0.10, 0.10, 0.10),
-    "20 % random": (0.20, 0.20, 0.20),
-    "10 % reverse PageRank": (0.25, 0.35, 0.45),
-    "20 % reverse PageRank": (0.40, 0.55, 0.70),
+    "none": Range(0.0, 0.0, 0.0),
+    "10 % random": Range(0.10, 0.10, 0.10),
+    "20 % random": Range(0.20, 0.20, 0.20),
+    "10 % reverse PageRank": Range(0.20, 0.275, 0.35),
+    "20 % reverse PageRank": Range(0.40, 0.55, 0.70),
 }
 PAPER = {"none": 6.6, "20 % random": 10.4, "20 % reverse PageRank": 23.4}
+FITTED = "none"
 CONFIG = {"full": {"rows": 2**20}, "tiny": {"rows": 2**20}}
 SECONDS = 1
 
 
+def _predict(machine: Machine, rows: float, served: Range) -> Range:
+    low, middle, high = (
+        effective_bandwidth(machine, Load(rows, 4096, CACHE_SHARE, share * (1 - CACHE_SHARE))) / 1e9 for share in served
+    )
+    return span(middle, (low, high))
+
+
 def run(config: dict) -> dict:
-    machines = {
-        "A100 + 1 Optane": A100,
-        "A100 + 1 Samsung 980 Pro": replace(A100, drive=SAMSUNG),
-        "PCIe 5 GPU + 4 Gen5 drives": replace(A100, drive=GEN5, drives=4, pcie=50e9, hbm=3350e9),
+    paper_machine = {buffer: _predict(A100, config["rows"], served) for buffer, served in SERVED.items()}
+    errors = {name: paper_machine[name].middle / value - 1 for name, value in PAPER.items() if name != FITTED}
+    worst = max(paper_machine[name].missed_by(value) for name, value in PAPER.items() if name != FITTED)
+    others = {"A100 + 1 Samsung 980 Pro": replace(A100, drive=SAMSUNG), "4 x PCIe 5.0": GEN5_MACHINE}
+    predicted = {"A100 + 1 Optane": paper_machine} | {
+        name: {buffer: _predict(machine, config["rows"], served).widened(worst) for buffer, served in SERVED.items()}
+        for name, machine in others.items()
     }
-    predicted = {}
-    for name, machine in machines.items():
-        predicted[name] = {
-            buffer: [
-                effective_bandwidth(machine, Load(config["rows"], 4096, CACHE_SHARE, share * (1 - CACHE_SHARE))) / 1e9
-                for share in shares
-            ]
-            for buffer, shares in SERVED.items()
-        }
-    return {"predicted_gb_s": predicted, "paper_optane": PAPER}
+    return {
+        "predicted_gb_s": predicted,
+        "paper_optane": PAPER,
+        "held_out_error": errors,
+        "worst_held_out_factor": worst,
+    }
 
 
 def draw(results: dict, figure: Figure) -> None:
     axes = figure.subplots(1, len(results["predicted_gb_s"]))
     for axis, (machine, buffers) in zip(axes, results["predicted_gb_s"].items(), strict=True):
-        for i, (low, middle, high) in enumerate(buffers.values()):
-            axis.bar(i, middle, 0.7, yerr=[[middle - low], [high - middle]], capsize=3, color="tab:blue")
-        if "Optane" in machine:
-            for i, buffer in enumerate(buffers):
-                if buffer in results["paper_optane"]:
-                    axis.plot(i, results["paper_optane"][buffer], "k_", markersize=16)
+        for i, (buffer, (low, middle, high)) in enumerate(buffers.items()):
+            fitted = "Optane" in machine and buffer == FITTED
+            axis.bar(
+                i, middle, 0.7, yerr=[[middle - low], [high - middle]], capsize=3, edgecolor="tab:blue",
+                color="none" if fitted else "tab:blue", hatch="///" if fitted else None,
+            )  # fmt: skip
+            if "Optane" in machine and buffer in results["paper_optane"]:
+                paper = results["paper_optane"][buffer]
+                axis.plot(i, paper, "k_", markersize=16)
+                text = "fit" if fitted else f"{results['held_out_error'][buffer]:+.0%}"
+                axis.annotate(text, (i, max(high, paper)), (0, 3), textcoords="offset points", ha="center", fontsize=7)
         axis.set_xticks(range(len(buffers)), list(buffers), rotation=60, ha="right", fontsize=7)
         axis.set_title(machine, fontsize=8)
+        axis.margins(y=0.1)
     axes[0].set_ylabel("effective GB/s (black: the paper)")

@@ -18,9 +18,12 @@ from typing import Any
 
 import nbformat
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 120
+#: Files instead of network ports between us and the kernel.
+LOCAL = Config(KernelManager={"transport": "ipc"})
 
 
 def notebooks() -> list[Path]:
@@ -48,7 +51,7 @@ def execute(path: Path, environment: dict[str, str] | None = None) -> Any:
     # Commands in cells (`!gids ...`) are those of this interpreter.
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     kernel = os.environ | {"PATH": programs, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-    client = NotebookClient(notebook, timeout=TIMEOUT_S, kernel_name="python3", record_timing=False)
+    client = NotebookClient(notebook, timeout=TIMEOUT_S, kernel_name="python3", record_timing=False, config=LOCAL)
     client.execute(cwd=str(HERE.parents[1]), env=kernel | (environment or {}))
     return notebook
 
@@ -84,7 +87,9 @@ def _joined(outputs: list[Any]) -> list[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m experiments.notebooks.execute", description="run and store notebooks")
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.notebooks.execute", description="run and store notebooks"
+    )
     parser.add_argument("name", nargs="*", help=f"which (default: all): {', '.join(p.stem for p in notebooks())}")
     args = parser.parse_args()
     names = {path.stem: path for path in notebooks()}

@@ -38,13 +38,16 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
         return 0
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title="gids doctor")
     for head in ("what", "", "seen", "to change it"):
         table.add_column(head)
     for finding in findings:
-        table.add_row(finding.name, "yes" if finding.ok else "no", finding.seen, "" if finding.ok else finding.step)
+        # escape: without it rich takes the extra of "gids[cuda13]" for markup and leaves it out
+        step = "" if finding.ok else escape(finding.step)
+        table.add_row(finding.name, "yes" if finding.ok else "no", escape(finding.seen), step)
     Console().print(table)
     return 0
 

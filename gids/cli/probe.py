@@ -14,6 +14,7 @@ from gids.bench.provenance import provenance
 from gids.storage.curve import DeviceCurve, save_curve
 from gids.storage.options import ENGINES
 from gids.storage.probe import SCRATCH_BYTES, probe
+from gids.storage.reader import choose_engine
 from gids.units import format_bytes, parse_bytes
 
 PLOT_WIDTH = 40
@@ -42,7 +43,10 @@ def run(args: argparse.Namespace) -> int:
             scratch_bytes=parse_bytes(args.scratch, "--scratch"),
         )
     stored = None if args.no_save else str(save_curve(args.path, curve))
+    engine, reason = choose_engine(args.engine)
     derived = {
+        "engine": engine,
+        "engine_reason": reason,
         "peak_iops": curve.peak_iops,
         "best_depth": curve.best_depth,
         "threads": curve.threads,
@@ -54,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"curve": asdict(curve), **derived, "stored": stored, "provenance": provenance()}, indent=2))
     else:
         _print(curve)
+        print(f"engine {engine}: {reason}")
         print(f"latency {curve.latency_us:.0f} µs, {curve.peak_iops:,.0f} IOPS, {format_bytes(curve.bandwidth)}/s")
         cost = curve.cost
         print(f"a read costs {cost.per_read_s * 1e6:.2f} µs and {cost.per_byte_s * (1 << 20) * 1e6:.0f} µs per MiB")

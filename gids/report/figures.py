@@ -156,9 +156,10 @@ def timeline(events: Sequence[dict[str, Any]]) -> str:
     if not spans:
         return ""
     names = {event["tid"]: str(event["args"]["name"]) for event in events if event.get("name") == "thread_name"}
-    # The middle of the run: start-up and wind-down say little about how stages overlap.
-    middle = float(spans[len(spans) // 2]["ts"])
-    shown = [span for span in spans if middle <= float(span["ts"]) <= middle + TIMELINE_SECONDS * 1e6]
+    # The middle of the run: start-up and wind-down say little about how stages overlap. A short run is shown whole.
+    last = float(spans[-1]["ts"]) - TIMELINE_SECONDS * 1e6
+    begin = max(float(spans[0]["ts"]), min(float(spans[len(spans) // 2]["ts"]), last))
+    shown = [span for span in spans if begin <= float(span["ts"]) <= begin + TIMELINE_SECONDS * 1e6]
     shown = shown[:MAX_TIMELINE_SPANS]
     lanes = list(dict.fromkeys(span["tid"] for span in sorted(shown, key=lambda span: names.get(span["tid"], ""))))
     kinds = list(dict.fromkeys(str(span["name"]) for span in shown))
@@ -168,10 +169,10 @@ def timeline(events: Sequence[dict[str, Any]]) -> str:
     for kind, colour in zip(kinds, (palette[i % len(palette)] for i in range(len(kinds))), strict=True):
         for lane, thread in enumerate(reversed(lanes)):
             mine = [span for span in shown if span["name"] == kind and span["tid"] == thread]
-            pieces = [((float(span["ts"]) - middle) / 1e3, float(span["dur"]) / 1e3) for span in mine]
+            pieces = [((float(span["ts"]) - begin) / 1e3, float(span["dur"]) / 1e3) for span in mine]
             axes.broken_barh(pieces, (lane - 0.38, 0.76), facecolors=colour)
         axes.plot([], [], color=colour, linewidth=6, label=kind)
     axes.set_yticks(range(len(lanes)), [names.get(thread, f"thread {thread}") for thread in reversed(lanes)])
-    axes.set_xlabel(f"ms, from {(middle - float(spans[0]['ts'])) / 1e6:.1f} s into the run")
+    axes.set_xlabel(f"ms, from {(begin - float(spans[0]['ts'])) / 1e6:.1f} s into the run")
     axes.legend(frameon=False, ncols=min(8, len(kinds)), loc="lower left", bbox_to_anchor=(0.0, 1.0))
     return _svg(figure, "timeline", "what each thread did")

@@ -77,7 +77,7 @@ class RowReader:
         self.table = table
         self.options = options = options or StorageOptions()
         self.curve = curve = load_curve(table.stripes[0].path)
-        engine, self.engine_reason = _choose_engine(options.engine)
+        engine, self.engine_reason = choose_engine(options.engine)
         depth = curve.best_depth if options.queue_depth is None else options.queue_depth
         gap = options.merge_gap_bytes
         if gap is None:  # in memory, what lies between two rows costs nothing
@@ -201,7 +201,8 @@ class RowReader:
             ) from None
 
 
-def _choose_engine(wanted: str) -> tuple[str, str]:
+def choose_engine(wanted: str) -> tuple[str, str]:
+    """Give the engine that a reader takes for ``StorageOptions.engine``, and why."""
     if wanted == "gds":
         raise ConfigError(
             "engine 'gds' reads into GPU memory and needs a loader with device='cuda' (got a host reader)"

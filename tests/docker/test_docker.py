@@ -40,5 +40,32 @@ def test_compose_services_use_files_that_exist():
         assert (ROOT / service["build"]["dockerfile"]).exists()
 
 
-def test_bench_script_parses():
-    subprocess.run(["bash", "-n", ROOT / "docker/bench"], check=True)
+@pytest.mark.parametrize("script", ["bench", "build-here"])
+def test_scripts_parse(script):
+    subprocess.run(["bash", "-n", ROOT / "docker" / script], check=True)
+
+
+def run_script(*command):
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_bench_names_a_folder_that_it_cannot_write_to():
+    if Path("/data").exists():
+        pytest.skip("this machine has a /data of its own")
+    result = run_script(ROOT / "docker/bench", "--quick", "disk")
+    assert result.returncode == 1
+    assert "/data must be writable for user" in result.stderr
+
+
+def test_build_here_refuses_what_it_does_not_know():
+    result = run_script(ROOT / "docker/build-here", "--fast")
+    assert result.returncode == 2
+    assert "option must be --keep or --cuda (got --fast)" in result.stderr
+
+
+def test_settings_of_the_building_machine_stay_out_of_the_image():
+    for dockerfile in DOCKERFILES:
+        text = dockerfile.read_text()
+        for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_CERT"):
+            assert re.search(rf"^ARG {name}$", text, re.MULTILINE), (dockerfile.name, name)
+            assert not re.search(rf"^ENV .*{name}", text, re.MULTILINE), (dockerfile.name, name)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+import gids
 from gids.cli import main
+from gids.dataset import DatasetWriter
 from gids.errors import DatasetError
-from gids.report import Epoch, Memory, Run, load_run, render
+from gids.report import Epoch, Memory, Run, load_run, record, render
 from gids.report.figures import SOURCE_COLOURS, timeline
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -152,6 +157,11 @@ def test_a_huge_trace_stays_a_small_page() -> None:
     assert len(timeline(trace_events(spans=20_000))) < 2_000_000
 
 
+def test_a_short_run_is_shown_whole_and_a_long_one_from_its_middle() -> None:
+    assert "ms, from 0.0 s into the run" in timeline(trace_events(spans=40))  # 40 ms
+    assert "ms, from 2.0 s into the run" in timeline(trace_events(spans=4000))  # 4 s
+
+
 def test_a_trace_without_spans_draws_nothing() -> None:
     assert timeline(trace_events(spans=0)) == ""
 
@@ -178,7 +188,9 @@ def test_a_bad_run_gets_a_clear_error(tmp_path: Path, content: str | None, messa
 PROBE = """<script>
 const boxes = [...document.querySelectorAll('svg[role=img]')].map(s => {
   const b = s.getBoundingClientRect(); return [s.id, b.width, b.height, s.querySelectorAll('path,rect').length]; });
-document.body.innerHTML = '<pre>' + JSON.stringify({boxes, scroll: document.documentElement.scrollWidth,
+const sections = [...document.querySelectorAll('section')].map(s => {
+  const b = s.getBoundingClientRect(); return [s.querySelector('h2').innerText, b.height, s.innerText]; });
+document.body.innerHTML = '<pre>' + JSON.stringify({boxes, sections, scroll: document.documentElement.scrollWidth,
   client: document.documentElement.clientWidth}) + '</pre>';
 </script>"""
 
@@ -209,6 +221,45 @@ def browse(browser: str, profile: Path, *options: str) -> str:
     return result.stdout
 
 
+def seen_in(dom: str) -> dict[str, Any]:
+    found = re.search(r"<pre>(.*)</pre>", dom, re.DOTALL)
+    assert found is not None, dom[:2000]
+    seen: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return seen
+
+
+@pytest.mark.xdist_group("chromium")
+def test_what_gids_report_makes_of_a_real_run_is_seen_in_a_browser(tmp_path: Path) -> None:
+    browser, run = chromium(), tmp_path / "run"
+    with DatasetWriter(tmp_path / "graph") as writer:
+        writer.add_nodes(2000)
+        writer.add_csc(torch.arange(0, 8001, 4), torch.arange(8000) * 7919 % 2000)
+        writer.add_features(torch.randn(2000, 16))
+        writer.add_split("train", torch.arange(1000))
+    options = {"fanouts": [3, 3], "batch_size": 50, "labels": False, "budget": "32MiB", "cache": "16KiB"}
+    with gids.Loader(tmp_path / "graph", split="train", **options) as loader:  # type: ignore[arg-type]
+        with loader.profile(tmp_path / "trace.json"):
+            rows = sum(len(batch.x) for batch in loader)
+        record(loader, run, title="A real run")
+    assert main(["report", str(run)]) == 0
+    page = tmp_path / "probed.html"
+    page.write_text((run / "report.html").read_text().replace("</main>", f"</main>{PROBE}"))
+    dom = browse(browser, tmp_path / "profile", "--window-size=1280,900", "--dump-dom", page.as_uri())
+    seen = seen_in(dom)
+    assert {box[0] for box in seen["boxes"]} == {"tiers", "memory", "timeline"}
+    assert all(width > 300 and height > 60 and shapes >= 4 for _, width, height, shapes in seen["boxes"])
+    text = {title: words for title, height, words in seen["sections"] if height > 40}
+    assert f"{rows:,}" in text["Results"] or str(rows) in text["Results"]
+    for title, words in {
+        "Where rows came from": ("cache", "host", "disk", "duplicates"),
+        "Memory": ("budget", "MiB"),
+        "Timeline": ("gids-sample", "gids-plan", "fetch"),
+        "Settings": ("batch size", "50", "policy", "window"),
+    }.items():
+        for word in words:
+            assert word in text[title], (title, word, text[title])
+
+
 @pytest.mark.xdist_group("chromium")
 @pytest.mark.parametrize("width", [1280, 500])
 def test_a_browser_draws_every_plot_within_the_window(tmp_path: Path, width: int) -> None:
@@ -216,7 +267,7 @@ def test_a_browser_draws_every_plot_within_the_window(tmp_path: Path, width: int
     page = tmp_path / "probed.html"
     page.write_text(render(example_run()).replace("</main>", f"</main>{PROBE}"))
     dom = browse(browser, tmp_path / "profile", f"--window-size={width},900", "--dump-dom", page.as_uri())
-    seen = json.loads(re.search(r"<pre>(.*)</pre>", dom)[1])  # type: ignore[index]
+    seen = seen_in(dom)
     assert [box[0] for box in seen["boxes"]] == ["learning", "tiers", "memory", "throughput", "timeline"]
     for name, box_width, box_height, shapes in seen["boxes"]:
         # The timeline has a scroll bar of its own where the window is narrow.

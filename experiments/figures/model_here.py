@@ -1,0 +1,174 @@
+"""The performance model against this machine: what the probed curve promises beside what reads and epochs take."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+import gids
+from experiments.graphs import power_law
+from experiments.model import Range, span
+from gids.storage import RowReader, StorageOptions
+from gids.storage.curve import DeviceCurve
+from gids.storage.probe import probe
+
+TITLE = "The model on this machine: predicted from `gids probe` beside what was measured"
+CLAIM = "Paper 004, section 4.2: its model of a drive estimates the bandwidth accurately, particularly near the peak."
+DIFFERS = (
+    "Every constant is measured apart from what is predicted: costs per read and per byte and the latency by `gids probe` (three times: the spread is the error bar), "
+    "the processor's work of an epoch by the same epoch with the table in memory. Reads of single rows and merged reads: rows x cost + latency of a group. "
+    "Epochs: the reads and bytes that the planner counted x cost, overlapped with the processor's work in full (low) or not at all (high). "
+    "The promise, stated before the first run: within 30 % of the error bar, because the disk itself varies by 20 %."
+)
+CONFIG = {
+    "full": {
+        "nodes": 1_000_000, "probe_seconds": 3.0, "groups": [64, 512, 4096, 32768], "coverages": [0.025, 0.1, 0.33],
+        "batch_sizes": [128, 1024], "batches": 40, "rounds": 5, "budget": "320MiB",
+    },
+    "tiny": {
+        "nodes": 20_000, "probe_seconds": 0.15, "groups": [64, 512], "coverages": [0.1],
+        "batch_sizes": [64], "batches": 6, "rounds": 2, "budget": "64MiB",
+    },
+}  # fmt: skip
+PROMISE = 0.30
+ROW_BYTES = 1024
+
+
+def predict(curve: DeviceCurve, case: dict[str, Any]) -> tuple[float, ...]:
+    """Give seconds of one repeat of a case, by one probe: one value, or an optimistic and a pessimistic one."""
+    start = curve.latency_us * 1e-6
+    if case["kind"] == "single rows":
+        return (start + curve.cost.seconds(case["rows"], case["rows"] * ROW_BYTES),)
+    if case["kind"] == "merged rows":
+        return (start + case["rows"] / curve.rows_per_second(ROW_BYTES, case["coverage"]),)
+    disk = case["groups"] * start + curve.cost.seconds(case["reads"], case["bytes"])
+    return max(disk, case["cpu_s"]), disk + case["cpu_s"]
+
+
+def judge(curves: list[DeviceCurve], cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add to every case its predicted range and by which share the measured median lies beyond it."""
+    judged = []
+    for case in cases:
+        values = [value for curve in curves for value in predict(curve, case)]
+        bar = span(statistics.median(values), values)
+        judged.append(case | {"predicted_s": bar, "beyond": bar.missed_by(case["measured_s"]) - 1})
+    return judged
+
+
+def run(config: dict) -> dict:
+    dataset = power_law(config["nodes"])
+    table = dataset.feature_table()
+    path = table.stripes[0].path
+    curves, cases = [probe(path, seconds=config["probe_seconds"])], []
+    cases += _reads(table, config)
+    curves.append(probe(path, seconds=config["probe_seconds"]))
+    cases += _epochs(dataset, config)
+    curves.append(probe(path, seconds=config["probe_seconds"]))
+    return {"curves": [asdict(curve) for curve in curves], "cases": judge(curves, cases), "promise": PROMISE}
+
+
+def _reads(table: gids.RowTable, config: dict) -> list[dict[str, Any]]:
+    """Measure one blocking read of many rows: scattered ones on their own, and shares of the table with merging."""
+    generator, cases = np.random.default_rng(0), []
+    with RowReader(table, StorageOptions(merge_gap_bytes=0)) as single, RowReader(table) as merging:
+        for rows in config["groups"]:
+            seconds = _timed(single, table, min(rows, table.num_rows // 50), config["rounds"], generator)
+            count = min(rows, table.num_rows // 50)
+            cases.append({"kind": "single rows", "name": f"{count:,} single rows", "rows": count, **seconds})
+        for share in config["coverages"]:
+            count = int(share * table.num_rows)
+            seconds = _timed(merging, table, count, config["rounds"], generator)
+            cases.append(
+                {"kind": "merged rows", "name": f"{share:.1%} of the rows", "rows": count, "coverage": share, **seconds}
+            )
+    return cases
+
+
+def _timed(reader: RowReader, table: gids.RowTable, count: int, rounds: int, generator: Any) -> dict[str, float]:
+    out, times = torch.empty(count, table.dim), []
+    for number in range(rounds + 1):
+        rows = generator.choice(table.num_rows, count, replace=False)
+        start = time.perf_counter()
+        reader.read(rows, out=out)
+        if number:  # the first touches the memory
+            times.append(time.perf_counter() - start)
+    return _median(times)
+
+
+def _median(times: list[float]) -> dict[str, float]:
+    middle = statistics.median(times)
+    return {"measured_s": middle, "mad_s": statistics.median(abs(t - middle) for t in times)}
+
+
+def _epochs(dataset: gids.Dataset, config: dict) -> list[dict[str, Any]]:
+    """Measure batches through the loader, without and with accumulator and cache, and with the table in memory."""
+    cases, train = [], dataset.split("train")
+    for batch_size in config["batch_sizes"]:
+        seeds = train[: config["batches"] * batch_size]
+        common = {"seeds": seeds, "fanouts": [5, 5], "batch_size": batch_size, "labels": False}
+        alone = {"cache": 0, "host_buffer": 0, "window": 0, "max_group": 1}
+        settings = {
+            "memory, alone": common | alone | {"storage": "memory"},
+            "memory": common | {"storage": "memory", "budget": config["budget"]},
+            "one batch a group, no cache": common | alone,
+            "groups, cache and buffer": common | {"budget": config["budget"]},
+        }
+        loaders = {name: gids.Loader(dataset, **options) for name, options in settings.items()}
+        try:
+            measured = _in_turn(loaders, config)
+        finally:
+            for loader in loaders.values():
+                loader.close()
+        for name, cpu in (("one batch a group, no cache", "memory, alone"), ("groups, cache and buffer", "memory")):
+            counted = measured[name] | {"cpu_s": measured[cpu]["measured_s"]}
+            cases.append({"kind": "epoch", "name": f"batches of {batch_size}: {name}", **counted})
+    return cases
+
+
+def _in_turn(loaders: dict[str, gids.Loader], config: dict) -> dict[str, dict[str, Any]]:
+    times: dict[str, list[float]] = {name: [] for name in loaders}
+    for epoch in range(config["rounds"] + 1):
+        for name, loader in loaders.items():
+            loader.set_epoch(epoch)
+            start = time.perf_counter()
+            for _ in loader:
+                pass
+            if epoch:
+                times[name].append(time.perf_counter() - start)
+            else:  # the first fills the caches
+                loader.reset_stats()
+    measured = {}
+    for name, loader in loaders.items():
+        stats = loader.stats()
+        (table,) = stats.tables.values()
+        counted = {"reads": table.reads / config["rounds"], "bytes": table.bytes_read / config["rounds"]}
+        measured[name] = _median(times[name]) | counted | {"groups": stats.stages["plan"].items}
+    return measured
+
+
+def draw(results: dict, figure: Figure) -> None:
+    axis = figure.subplots()
+    colours = {"single rows": "tab:blue", "merged rows": "tab:orange", "epoch": "tab:green"}
+    for place, case in enumerate(results["cases"]):
+        low, middle, high = Range(*case["predicted_s"])
+        scale = 1 / case["measured_s"]
+        axis.errorbar(
+            middle * scale, place, xerr=[[(middle - low) * scale], [(high - middle) * scale]], fmt="o", capsize=3,
+            color=colours[case["kind"]],
+        )  # fmt: skip
+        beyond = f", {case['beyond']:.0%} beyond the bar" if case["beyond"] else ""
+        axis.annotate(
+            f"{middle * scale - 1:+.0%}{beyond}", (1.0, place), (0.86, place), ("axes fraction", "data"), fontsize=7
+        )
+    axis.axvline(1, color="black", linewidth=1)
+    axis.axvspan(1 / (1 + results["promise"]), 1 + results["promise"], color="grey", alpha=0.15)
+    axis.set_yticks(range(len(results["cases"])), [case["name"] for case in results["cases"]], fontsize=7)
+    axis.invert_yaxis()
+    axis.set_xlim(right=max(axis.get_xlim()[1], 2.2))
+    axis.set_xlabel("predicted / measured time (grey: the promise)")
