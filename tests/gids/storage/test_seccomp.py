@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import json
+import shutil
 import struct
 import threading
 
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 from storage_tables import make_table, raw
 
+from gids.bench.fio import fio_engine, run_fio
 from gids.cli import main
 from gids.cli.doctor import io_uring
 from gids.errors import ConfigError
-from gids.storage import RowReader, StorageOptions
+from gids.storage import RowReader, StorageOptions, engine_availability
 
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 38, 2
 LOAD_SYSCALL_NUMBER, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
@@ -104,3 +106,12 @@ def test_probe_and_doctor_say_it(tmp_path, capsys):
     finding = in_filtered_thread(io_uring, errno.EPERM)
     assert not finding.ok
     assert "seccomp" in finding.step
+
+
+@pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
+def test_the_disk_benchmark_compares_with_what_fio_may_use(tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(bytes(1 << 20))
+    assert fio_engine() == ("libaio" if engine_availability()["uring"] else "io_uring")
+    assert in_filtered_thread(fio_engine, errno.EPERM) == "libaio"
+    assert in_filtered_thread(lambda: run_fio(file, "randread", 4096, 4, 1, 0.05), errno.EPERM).iops > 0
