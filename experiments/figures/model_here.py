@@ -29,7 +29,7 @@ DIFFERS = (
 )
 CONFIG = {
     "full": {
-        "nodes": 1_000_000, "probe_seconds": 3.0, "groups": [64, 512, 4096, 32768], "coverages": [0.025, 0.1, 0.33],
+        "nodes": 1_000_000, "probe_seconds": 6.0, "groups": [64, 512, 4096, 32768], "coverages": [0.025, 0.1, 0.33],
         "batch_sizes": [128, 1024], "batches": 40, "rounds": 5, "budget": "320MiB",
     },
     "tiny": {

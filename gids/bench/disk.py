@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gids.bench.fio import best_shape, require_fio, run_fio
+from gids.bench.fio import best_shape, fio_engine, require_fio, run_fio
 from gids.bench.harness import Bar, Measurement, Report
 from gids.errors import DatasetError
 from gids.storage import RowReader, StorageOptions
@@ -328,6 +328,7 @@ def run(args: argparse.Namespace) -> Report:
         "ratio": "median over rounds of gids / opponent, in alternating order",
         "merge_gap_bytes": curve.merge_gap_bytes,
         **engine,
+        "fio_engine": fio_engine(),
     }
     return Report(
         "disk",
