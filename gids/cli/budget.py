@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     """Profile, choose, and print."""
     import gids
     from gids.storage import load_curve
-    from gids.tiers import AccessModel, split_budget
+    from gids.tiers import split_budget
     from gids.tiers.budget import cache_bytes, host_bytes
 
     dataset = gids.open(args.dataset)
@@ -41,8 +41,7 @@ def run(args: argparse.Namespace) -> None:
     split = split_budget(
         parse_bytes(args.budget, "budget"),
         profiles,
-        AccessModel.fit(curve.depths, curve.iops_at_depth),
-        bandwidth=curve.bandwidth,
+        curve,
         window=args.window,
         cache=fixed_bytes(args, "cache"),
         host=fixed_bytes(args, "host"),
@@ -54,6 +53,7 @@ def run(args: argparse.Namespace) -> None:
         "host_buffer": sum(host_bytes(s.host_rows, tables[key].row_bytes) for key, s in split.tables.items()),
         "groups": sum(s.group_bytes for s in split.tables.values()),
         "window": split.window,
+        "max_group": split.group_batches,
     }
     if args.json:
         shares = {
@@ -92,7 +92,7 @@ def profile_of(dataset: Any, args: argparse.Namespace) -> dict[Hashable, Any]:
     from gids._native import ThreadPool
     from gids.errors import ConfigError
     from gids.sampling import NeighborSampler, SampleKey, Topology
-    from gids.tiers import TableProfile, rank_nodes
+    from gids.tiers import EdgeScores, HotRows, RowScores, TableProfile, rank_nodes
 
     seeds = {
         ntype: dataset.split(args.split, ntype)
@@ -130,5 +130,6 @@ def profile_of(dataset: Any, args: argparse.Namespace) -> dict[Hashable, Any]:
             taken = [block.edge_ids[etype] for block in sample.blocks if block.edge_ids is not None]
             rows[etype, name].append(torch.unique(torch.cat(taken)))
     ranks = {} if args.rank == "counted" else rank_nodes(dataset, seeds, by=args.rank, pool=pool)
-    tables = {**node_tables, **edge_tables}
-    return {key: TableProfile(tables[key], rows[key], ranks.get(key[0])) for key in tables}
+    hot: dict[Hashable, HotRows] = {key: RowScores(ranks[key[0]]) for key in node_tables if ranks}
+    hot |= {key: EdgeScores(ranks[key[0][2]], dataset.indptr(key[0])) for key in edge_tables if ranks}
+    return {key: TableProfile(table, rows[key], hot.get(key)) for key, table in {**node_tables, **edge_tables}.items()}

@@ -26,8 +26,8 @@ from gids.sampling import EdgeType, Sample, SampleKey, Topology
 from gids.sampling.topology import share_topology
 from gids.storage import StorageOptions
 from gids.table import RowTable
+from gids.tiers import top_rows
 from gids.tiers.budget import LEAST_STAGING_BYTES, host_bytes, rows_within
-from gids.tiers.rank import top_rows
 
 T = TypeVar("T")
 

@@ -3,9 +3,10 @@
 from gids.tiers.accumulator import AccessModel, Accumulator
 from gids.tiers.budget import BudgetSplit, TableProfile, TableShare, split_budget
 from gids.tiers.host_buffer import HostBuffer, HostRows
+from gids.tiers.hot_rows import EdgeScores, HotRows, RowScores, top_edges, top_rows
 from gids.tiers.plan import BatchPlan, Counters, GroupPlan, Planner, Source
 from gids.tiers.policies import POLICIES, Policy, parse_policy
-from gids.tiers.rank import Ranking, count_accesses, rank_nodes, reverse_pagerank, top_edges, top_rows
+from gids.tiers.rank import Ranking, count_accesses, rank_nodes, reverse_pagerank
 from gids.tiers.store import FeatureStore, PendingGroup
 
 __all__ = [
@@ -15,14 +16,17 @@ __all__ = [
     "BatchPlan",
     "BudgetSplit",
     "Counters",
+    "EdgeScores",
     "FeatureStore",
     "GroupPlan",
     "HostBuffer",
     "HostRows",
+    "HotRows",
     "PendingGroup",
     "Planner",
     "Policy",
     "Ranking",
+    "RowScores",
     "Source",
     "TableProfile",
     "TableShare",

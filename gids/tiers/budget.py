@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gids._native import row_map_entries
 from gids.errors import ConfigError
+from gids.storage import DeviceCurve
 from gids.table import RowTable
-from gids.tiers.accumulator import AccessModel
-from gids.tiers.profile import Profile, Trial
+from gids.tiers.hot_rows import HotRows
+from gids.tiers.profile import DiskModel, Outcome, Profile, Trial
 from gids.units import format_bytes
 
-#: Ids, next uses and map entries of one row of one batch in the window.
+#: What the planner keeps of one row of one batch that waits: id, next use, and its entry in the map of last uses.
 WINDOW_ROW_BYTES = 8 + 4 + 48
 LEAST_STAGING_BYTES = 1 << 20
 MOST_STAGING_BYTES = 32 << 20
 #: A larger setting must save at least this share of the disk time, or the smaller one is kept.
 WORTHWHILE = 0.01
+#: Groups differ: room for one that is this much larger than the profile's largest.
+GROUP_MARGIN = 1.1
+WINDOWS = (0, 1, 2, 4, 8, 16, 32)
+GROUPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+HOST_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+#: Parts of what groups would take without a cache that are tried as their room.
+ROOMS = (0.35, 0.5, 0.65, 0.8, 1.0)
+#: Parts in which memory is dealt out to tables.
+PARTS = 16
 
 
 def cache_bytes(rows: int, row_bytes: int) -> int:
@@ -34,7 +43,7 @@ def host_bytes(rows: int, row_bytes: int) -> int:
     return rows * (row_bytes + 8) + 16 * row_map_entries(rows) if rows else 0
 
 
-def rows_within(budget: int, row_bytes: int, most: int, cost: Any = cache_bytes) -> int:
+def rows_within(budget: int, row_bytes: int, most: int, cost: Callable[[int, int], int] = cache_bytes) -> int:
     """Give the most rows, up to ``most``, whose ``cost(rows, row_bytes)`` is within ``budget``."""
     low, high = 0, most
     while low < high:
@@ -52,19 +61,21 @@ class TableProfile:
     table : RowTable
         Node or edge features.
     batches : sequence of Tensor
-        int64 rows of consecutive batches; all tables have equally many. About twice the window makes a good profile.
-    scores : array, optional
-        A ranking for the host buffer (:func:`gids.tiers.rank_nodes`); by default accesses counted in the first half.
+        int64 rows of consecutive batches; all tables have equally many. Windows and groups of up to half as many
+        batches are considered.
+    hot : HotRows, optional
+        A ranking for the host buffer: :class:`RowScores` of :func:`rank_nodes`, :class:`EdgeScores` for edge features;
+        by default accesses counted in the first half.
     """
 
     table: RowTable
     batches: Sequence[Tensor]
-    scores: NDArray[Any] | None = None
+    hot: HotRows | None = None
 
 
 @dataclass(frozen=True)
 class TableShare:
-    """What one table gets."""
+    """What one table gets; ``group_bytes`` is for all groups in flight together."""
 
     cache_rows: int
     host_rows: int
@@ -73,21 +84,45 @@ class TableShare:
 
 @dataclass(frozen=True)
 class BudgetSplit:
-    """A budget, divided. ``total <= budget``."""
+    """A budget, divided. ``total <= budget``.
+
+    Attributes
+    ----------
+    budget : int
+        What there was.
+    staging_bytes : int
+        Memory that the device writes to.
+    window, group_batches : int
+        Batches to look ahead, and to read together.
+    waiting_bytes : int
+        Sampled batches of window and group.
+    tables : dict of table key to TableShare
+        The rest.
+    table_bytes : dict of table key to int
+        Memory of each table's share.
+    seconds : float
+        Disk time of a batch that the profile predicts.
+    disk_rows : float
+        Rows that it predicts a batch reads.
+    reasons : tuple of str
+        What was chosen and why, a line each.
+    """
 
     budget: int
     staging_bytes: int
     window: int
-    window_bytes: int
     group_batches: int
+    waiting_bytes: int
     tables: dict[Hashable, TableShare]
     table_bytes: dict[Hashable, int]
+    seconds: float
+    disk_rows: float
     reasons: tuple[str, ...]
 
     @property
     def total(self) -> int:
         """Bytes that were given away."""
-        return self.staging_bytes + self.window_bytes + sum(self.table_bytes.values())
+        return self.staging_bytes + self.waiting_bytes + sum(self.table_bytes.values())
 
     def __str__(self) -> str:
         return "\n".join([f"budget {format_bytes(self.budget)}, {format_bytes(self.total)} of it used", *self.reasons])
@@ -96,19 +131,23 @@ class BudgetSplit:
 def split_budget(
     budget: int,
     profiles: Mapping[Hashable, TableProfile],
-    model: AccessModel,
+    curve: DeviceCurve,
     *,
-    bandwidth: float = 3e9,
     cache: int | None = None,
     host: int | None = None,
     group: int | None = None,
     staging: int | None = None,
     window: int | None = None,
+    max_group: int = 16,
     groups_in_flight: int = 2,
+    sample_bytes: int = 0,
+    merge_gap_bytes: int | None = None,
 ) -> BudgetSplit:
     """Divide ``budget`` so that the profile's batches would have taken the least disk time.
 
-    Every candidate is tried on the profile with the real planner, on a sample of the rows.
+    Candidates are tried on the profile with the real planners, on a sample of the rows: a larger group reads more rows
+    once and merges more neighbours, a larger cache or host buffer leaves fewer rows to read, a longer window makes
+    better use of the cache; each takes memory from the others.
 
     Parameters
     ----------
@@ -116,25 +155,30 @@ def split_budget(
         Bytes for everything that is divided here.
     profiles : mapping of table key to TableProfile
         The tables that share it.
-    model : AccessModel
-        The drives.
-    bandwidth : float
-        Bytes per second of large reads: no row costs less than its bytes.
+    curve : DeviceCurve
+        The device, from :func:`gids.storage.load_curve`.
     cache, host, group, staging : int, optional
         Bytes that the user fixed, over all tables; they are kept as they are.
     window : int, optional
         Batches to look ahead, if the user fixed them.
+    max_group : int
+        Most batches in a group.
     groups_in_flight : int
         Groups whose rows are in memory at a time.
+    sample_bytes : int
+        Memory of a sampled batch that waits in the window or group, beyond what the planner keeps of it.
+    merge_gap_bytes : int, optional
+        As readers will be told; by default what they take from the curve.
     """
     if not profiles or any(len(p.batches) < 2 for p in profiles.values()):
         raise ConfigError("profiles must have at least one table with two batches each")
     if len({len(p.batches) for p in profiles.values()}) != 1:
         raise ConfigError("profiles must have equally many batches of every table")
-    chooser = _Chooser(
-        budget, profiles, model, bandwidth, groups_in_flight, _Fixed(cache, host, group, staging, window)
-    )
-    return chooser.choose()
+    if max_group < 1 or groups_in_flight < 1:
+        raise ConfigError(f"max_group and groups_in_flight must be at least 1 (got {max_group}, {groups_in_flight})")
+    disk = DiskModel.of(curve, merge_gap_bytes)
+    fixed = _Fixed(cache, host, group, staging, window)
+    return _Chooser(budget, profiles, disk, fixed, max_group, groups_in_flight, sample_bytes).choose()
 
 
 @dataclass(frozen=True)
@@ -155,44 +199,62 @@ class _Setting:
     host_share: float
 
 
+@dataclass(frozen=True)
+class _Fit:
+    """A setting worked out: rows of each table's tiers, and what the profile says of them."""
+
+    shares: dict[Hashable, TableShare]
+    outcomes: dict[Hashable, Outcome]
+
+    @property
+    def seconds(self) -> float:
+        return sum(outcome.seconds for outcome in self.outcomes.values())
+
+
 class _Chooser:
     def __init__(
         self,
         budget: int,
         profiles: Mapping[Hashable, TableProfile],
-        model: AccessModel,
-        bandwidth: float,
-        in_flight: int,
+        disk: DiskModel,
         fixed: _Fixed,
+        max_group: int,
+        in_flight: int,
+        sample_bytes: int,
     ):
-        self.budget, self.model, self.in_flight, self.fixed = budget, model, in_flight, fixed
+        self.budget, self.fixed, self.in_flight = budget, fixed, in_flight
         self.tables = {key: p.table for key, p in profiles.items()}
-        self.profiles = {key: Profile(p.table.num_rows, p.batches, p.scores) for key, p in profiles.items()}
-        self.row_cost = {key: max(1 / model.peak_iops, t.row_bytes / bandwidth) for key, t in self.tables.items()}
-        self.batch_rows = sum(profile.largest for profile in self.profiles.values())
-        self.batch_bytes = sum(self.profiles[key].largest * table.row_bytes for key, table in self.tables.items())
+        self.profiles = {key: Profile(p.table, p.batches, disk, p.hot) for key, p in profiles.items()}
+        rows = {key: profile.largest for key, profile in self.profiles.items()}
+        self.batch_bytes = {key: rows[key] * table.row_bytes for key, table in self.tables.items()}
+        self.waiting_batch_bytes = sample_bytes + sum(rows.values()) * WINDOW_ROW_BYTES
+        half = next(iter(self.profiles.values())).half
+        self.windows = [w for w in WINDOWS if w <= half] if fixed.window is None else [fixed.window]
+        self.groups = [g for g in GROUPS if g <= min(half, max_group)] or [1]
         self.staging = (
             min(MOST_STAGING_BYTES, max(LEAST_STAGING_BYTES, budget // 16)) if fixed.staging is None else fixed.staging
         )
-        self.half = next(iter(self.profiles.values())).count // 2
         self.reasons: list[str] = []
+        self._fits: dict[_Setting, _Fit | None] = {}
         self.weights = dict.fromkeys(self.tables, 1.0 / len(self.tables))
         self._check()
 
-    def window_bytes(self, window: int) -> int:
-        return window * self.batch_rows * WINDOW_ROW_BYTES
+    def waiting_bytes(self, setting: _Setting) -> int:
+        return (setting.window + setting.group) * self.waiting_batch_bytes
 
     def _check(self) -> None:
+        batch = sum(self.batch_bytes.values())
+        smallest = _Setting(self.windows[0], 1, 0.0)
         parts = {
             "staging": LEAST_STAGING_BYTES if self.fixed.staging is None else self.staging,
-            "window": self.window_bytes(self.fixed.window or 0),
-            "rows of one batch": self.batch_bytes if self.fixed.group is None else self.fixed.group,
+            "sampled batches": self.waiting_bytes(smallest),
+            "rows of one batch": batch if self.fixed.group is None else self.fixed.group,
             "cache": self.fixed.cache or 0,
             "host buffer": self.fixed.host or 0,
         }
         least = sum(parts.values())
-        if self.fixed.group is not None and self.fixed.group < self.batch_bytes:
-            raise ConfigError(f"group must hold one batch, {self.batch_bytes} bytes (got {self.fixed.group})")
+        if self.fixed.group is not None and self.fixed.group < batch:
+            raise ConfigError(f"group must hold one batch, {batch} bytes (got {self.fixed.group})")
         if self.budget < least:
             listed = ", ".join(f"{name} {format_bytes(value)}" for name, value in parts.items() if value)
             raise ConfigError(
@@ -202,124 +264,166 @@ class _Chooser:
             self.staging = parts["staging"]
 
     def choose(self) -> BudgetSplit:
-        windows = [w for w in (0, 1, 2, 4, 8, 16, 32) if w <= self.half]
-        groups = [g for g in (1, 2, 4, 8) if g <= max(self.half, 1)]
-        fixed = self.fixed
-        setting = _Setting(windows[-1] if fixed.window is None else fixed.window, 1, 0.0)
-        while fixed.window is None and setting.window and self._row_bytes(setting) < 0:
-            setting = replace(setting, window=windows[windows.index(setting.window) - 1])
+        fitting = [w for w in self.windows if self._row_bytes(_Setting(w, 1, 0.0)) >= 0]
+        setting = _Setting(fitting[-1], 1, 0.0)
         self._weigh(setting)
-        if fixed.group is None:
-            setting = self._best("group", "batches in a group", [replace(setting, group=g) for g in groups])
-        if fixed.window is None:
-            setting = self._best("window", "batches of window", [replace(setting, window=w) for w in windows])
-        if fixed.cache is None and fixed.host is None:
-            shares = [replace(setting, host_share=s) for s in (0.0, 0.25, 0.5, 0.75, 1.0)]
-            setting = self._best("host_share", "of the rows' memory as host buffer", shares)
+        host_free = self.fixed.cache is None and self.fixed.host is None
+        chosen: dict[str, str] = {}
+        options: dict[str, tuple[str, Sequence[Any]]] = {
+            "group": ("batches in a group", self.groups),
+            "window": ("batches of window", self.windows),
+            "host_share": ("of the rows' memory as host buffer", HOST_SHARES if host_free else (0.0,)),
+        }
+        for name in (*options, "group"):  # groups once more, in the light of the others
+            words, values = options[name]
+            if len(values) > 1:
+                settings = [replace(setting, **{name: value}) for value in values]
+                setting, chosen[name] = self._best(name, words, settings)
+        self.reasons += chosen.values()
         return self._split(setting)
 
-    def _group_bytes(self, setting: _Setting) -> int:
-        """Memory for the rows of groups, as if every row of a batch had to be read."""
-        if self.fixed.group is not None:
-            return self.fixed.group
-        wanted = setting.group * self.batch_bytes * self.in_flight
-        # Where memory is scarce, groups of one batch do without the one that is read ahead.
-        spare = self.budget - self.staging - self.window_bytes(setting.window)
-        return wanted if setting.group > 1 else min(wanted, max(self.batch_bytes, spare // 4))
-
     def _row_bytes(self, setting: _Setting) -> int:
-        """Memory left for cache and host buffer; negative if the setting does not fit."""
+        """Memory for cache, host buffer and groups; negative if the setting leaves too little for them."""
         asked = (self.fixed.cache or 0) + (self.fixed.host or 0)
-        rest = self.budget - self.staging - self.window_bytes(setting.window) - self._group_bytes(setting)
-        return rest if rest >= asked else -1
+        rest = self.budget - self.staging - self.waiting_bytes(setting)
+        least = sum(self.batch_bytes.values()) if self.fixed.group is None else self.fixed.group
+        return rest if rest >= asked + least else -1
 
-    def _memory(self, setting: _Setting) -> tuple[int, int]:
-        """Bytes of cache and of host buffer, over all tables."""
-        rest = self._row_bytes(setting)
+    def _memory(self, setting: _Setting, groups: int) -> tuple[int, int]:
+        """Bytes of cache and of host buffer, over all tables, beside groups of so many bytes."""
+        rest = self._row_bytes(setting) - groups
         cache, host = self.fixed.cache, self.fixed.host
         if cache is not None and host is not None:
             return cache, host
         if cache is not None:
-            return cache, rest - cache
+            return cache, max(rest - cache, 0)
         if host is not None:
-            return rest - host, host
+            return max(rest - host, 0), host
         taken = int(rest * setting.host_share)
         return rest - taken, taken
 
-    def _rows(self, key: Hashable, setting: _Setting, weight: float) -> tuple[int, int]:
-        cache, host = self._memory(setting)
+    def _rows(self, key: Hashable, memory: tuple[int, int], weight: float) -> tuple[int, int]:
+        cache, host = memory
         table = self.tables[key]
         held = rows_within(int(host * weight), table.row_bytes, table.num_rows, host_bytes)
         return rows_within(int(cache * weight), table.row_bytes, table.num_rows - held), held
 
-    def _seconds(self, key: Hashable, setting: _Setting, weight: float) -> float:
-        """Disk time of one batch of the profile for one table."""
-        cache, host = self._rows(key, setting, weight)
-        rows = self.profiles[key].disk_rows(Trial(cache, host, setting.window, setting.group))
-        return rows * self.row_cost[key] + self.model.overhead_s / setting.group
+    def _fit(self, setting: _Setting) -> _Fit | None:
+        if setting not in self._fits:
+            self._fits[setting] = self._work_out(setting)
+        return self._fits[setting]
+
+    def _work_out(self, setting: _Setting) -> _Fit | None:
+        """Find how large the groups become beside a cache that gets the rest; None if it cannot be."""
+        if self._row_bytes(setting) < 0:
+            return None
+        available = self._row_bytes(setting) - (self.fixed.cache or 0) - (self.fixed.host or 0)
+        batch = sum(self.batch_bytes.values())
+        if self.fixed.group is not None:
+            return self._tried(setting, {key: self.fixed.group * b // batch for key, b in self.batch_bytes.items()})
+        if setting.group == 1:
+            # A batch must fit whole, for the cache may have none of it; the one to be read ahead of it only if it can.
+            times = min(max(available / 4 / batch, 1.0), self.in_flight * GROUP_MARGIN)
+            return self._tried(setting, {key: int(times * b) for key, b in self.batch_bytes.items()})
+        # What the cache serves needs no room in the group, and room saved makes the cache larger: the least that does.
+        most = self._rooms({key: profile.union_rows(setting.group) for key, profile in self.profiles.items()})
+        largest = min(1.0, available / sum(most.values()))
+        for part in ROOMS:
+            rooms = {key: max(int(part * largest * room), self.batch_bytes[key]) for key, room in most.items()}
+            fit = self._tried(setting, rooms) if sum(rooms.values()) <= available else None
+            if fit is not None:
+                needed = self._rooms({key: outcome.group_rows for key, outcome in fit.outcomes.items()})
+                return self._tried(
+                    setting, {key: min(rooms[key], max(needed[key], self.batch_bytes[key])) for key in rooms}
+                )
+        return None
+
+    def _rooms(self, group_rows: dict[Hashable, int]) -> dict[Hashable, int]:
+        return {
+            key: int(self.in_flight * rows * GROUP_MARGIN) * self.tables[key].row_bytes
+            for key, rows in group_rows.items()
+        }
+
+    def _tried(self, setting: _Setting, rooms: dict[Hashable, int]) -> _Fit | None:
+        """Try the setting with so many bytes for groups; None if they do not fit."""
+        memory = self._memory(setting, sum(rooms.values()))
+        shares, outcomes = {}, {}
+        for key, weight in self.weights.items():
+            cache, host = self._rows(key, memory, weight)
+            outcome = self.profiles[key].run(Trial(cache, host, setting.window, setting.group))
+            if setting.group > 1 and self._rooms({key: outcome.group_rows})[key] > rooms[key]:
+                return None
+            shares[key], outcomes[key] = TableShare(cache, host, rooms[key]), outcome
+        return _Fit(shares, outcomes)
 
     def _time(self, setting: _Setting) -> float:
-        if self._row_bytes(setting) < 0:
-            return float("inf")
-        return sum(self._seconds(key, setting, weight) for key, weight in self.weights.items())
+        fit = self._fit(setting)
+        return float("inf") if fit is None else fit.seconds
 
     def _weigh(self, setting: _Setting) -> None:
-        """Give memory to tables in sixteenths, each to the table whose disk time it shortens most."""
-        if len(self.tables) == 1 or self._row_bytes(setting) <= 0:
+        """Give memory to tables in parts, each to the table whose disk time it shortens most."""
+        if len(self.tables) == 1:
             return
-        steps = 16
+        memory = self._memory(setting, sum(self.batch_bytes.values()))
         given = dict.fromkeys(self.tables, 0)
-        seconds = {key: [self._seconds(key, setting, n / steps) for n in range(steps + 1)] for key in self.tables}
-        for _ in range(steps):
-            # The gain of a step may only come with the next ones (a loop over rows), so look at the best average.
+        seconds = {
+            key: [self._alone(key, setting, self._rows(key, memory, n / PARTS)) for n in range(PARTS + 1)]
+            for key in self.tables
+        }
+        for _ in range(PARTS):
+            # The gain of a part may only come with the next ones (a loop over rows), so look at the best average.
             def gain(key: Hashable) -> float:
                 at, times = given[key], seconds[key]
-                return max(((times[at] - times[n]) / (n - at) for n in range(at + 1, steps + 1)), default=-1.0)
+                return max(((times[at] - times[n]) / (n - at) for n in range(at + 1, PARTS + 1)), default=-1.0)
 
             given[max(self.tables, key=gain)] += 1
-        self.weights = {key: count / steps for key, count in given.items()}
+        self.weights = {key: count / PARTS for key, count in given.items()}
         shares = ", ".join(f"{self.tables[key].name} {weight:.0%}" for key, weight in self.weights.items())
         self.reasons.append(f"tables: {shares} of the memory for rows, by the disk time that each part saves")
 
-    def _best(self, name: str, words: str, settings: list[_Setting]) -> _Setting:
+    def _alone(self, key: Hashable, setting: _Setting, rows: tuple[int, int]) -> float:
+        return self.profiles[key].run(Trial(*rows, setting.window, setting.group)).seconds
+
+    def _best(self, name: str, words: str, settings: list[_Setting]) -> tuple[_Setting, str]:
         """Take the smallest value that is within WORTHWHILE of the best, and say why."""
         times = [self._time(setting) for setting in settings]
-        least = min(times)
-        chosen = next(i for i, time in enumerate(times) if time <= least * (1 + WORTHWHILE))
+        chosen = next(i for i, time in enumerate(times) if time <= min(times) * (1 + WORTHWHILE))
         tried = ", ".join(
-            f"{getattr(setting, name):g}: {time * 1e3:.1f}" for setting, time in zip(settings, times, strict=True)
+            f"{getattr(setting, name):g}: {time * 1e3:.1f}"
+            for setting, time in zip(settings, times, strict=True)
+            if time < float("inf")
         )
-        self.reasons.append(
-            f"{getattr(settings[chosen], name):g} {words}: disk time of a batch in ms by {name}: {tried}"
-        )
-        return settings[chosen]
+        value = getattr(settings[chosen], name)
+        return settings[chosen], f"{value:g} {words}: disk time of a batch in ms by {name}: {tried}"
 
     def _split(self, setting: _Setting) -> BudgetSplit:
-        tables, used = {}, {}
-        groups = self._group_bytes(setting)
-        demand = {key: self.profiles[key].largest * table.row_bytes for key, table in self.tables.items()}
-        for key, weight in self.weights.items():
-            cache, host = self._rows(key, setting, weight)
-            part = groups * demand[key] // max(self.batch_bytes, 1)
-            tables[key] = TableShare(cache, host, part)
+        fit = self._fit(setting)
+        assert fit is not None  # the smallest setting fits, or _check had refused the budget
+        used = {}
+        for key, share in fit.shares.items():
             row_bytes = self.tables[key].row_bytes
-            used[key] = cache_bytes(cache, row_bytes) + host_bytes(host, row_bytes) + part
+            used[key] = (
+                cache_bytes(share.cache_rows, row_bytes) + host_bytes(share.host_rows, row_bytes) + share.group_bytes
+            )
             self.reasons.append(
-                f"{self.tables[key].name}: cache {cache} rows, host buffer {host} rows, groups {format_bytes(part)}"
+                f"{self.tables[key].name}: cache {share.cache_rows} rows, host buffer {share.host_rows} rows, "
+                f"groups {format_bytes(share.group_bytes)}; a batch reads {fit.outcomes[key].disk_rows:.0f} of "
+                f"{self.profiles[key].largest} rows"
             )
         kept = {name: value for name, value in vars(self.fixed).items() if value is not None}
         if kept:
             self.reasons.append("fixed by the user: " + ", ".join(f"{name} {value}" for name, value in kept.items()))
-        self.reasons.append(
-            f"staging {format_bytes(self.staging)}, window {format_bytes(self.window_bytes(setting.window))}"
-        )
+        waiting = self.waiting_bytes(setting)
+        self.reasons.append(f"staging {format_bytes(self.staging)}, sampled batches {format_bytes(waiting)}")
         return BudgetSplit(
             self.budget,
             self.staging,
             setting.window,
-            self.window_bytes(setting.window),
             setting.group,
-            tables,
+            waiting,
+            fit.shares,
             used,
+            fit.seconds,
+            sum(outcome.disk_rows for outcome in fit.outcomes.values()),
             tuple(self.reasons),
         )

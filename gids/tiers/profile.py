@@ -1,10 +1,9 @@
-"""Tries tier sizes on a recorded run: the real planner on a sample of the rows, so that a trial takes milliseconds."""
+"""Tries tier sizes on a recorded run: the real planners on a sample of the table, so that a trial takes milliseconds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,12 +11,48 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gids._native import ThreadPool
+from gids.storage import DeviceCurve, PlanLimits, plan_reads
+from gids.table import RowTable
+from gids.tiers.accumulator import AccessModel
 from gids.tiers.host_buffer import HostRows
+from gids.tiers.hot_rows import HotRows, RowScores
 from gids.tiers.plan import Planner
-from gids.tiers.rank import count_accesses, top_rows
+from gids.tiers.rank import count_accesses
 
-#: Rows of a batch that a trial plans, about; larger batches are sampled by row, as in SHARDS (FAST 2015).
-SAMPLED_ROWS = 4096
+#: Rows of a batch that a trial plans, about; of larger batches a sample of the table's rows counts (SHARDS, FAST 2015).
+SAMPLED_ROWS = 2048
+#: Neighbours are in the sample together, so that reads merge in a trial as they will: bytes of such a piece.
+PIECE_BYTES = 512 << 10
+
+
+@dataclass(frozen=True)
+class DiskModel:
+    """What a list of rows costs to read.
+
+    Attributes
+    ----------
+    curve : DeviceCurve
+        Of the device.
+    model : AccessModel
+        Its start-up time, see :class:`AccessModel`.
+    limits : PlanLimits
+        How reads are merged.
+    """
+
+    curve: DeviceCurve
+    model: AccessModel
+    limits: PlanLimits
+
+    @classmethod
+    def of(cls, curve: DeviceCurve, merge_gap_bytes: int | None = None) -> DiskModel:
+        """Take everything from the curve, as a reader does that is told nothing else."""
+        gap = curve.merge_gap_bytes if merge_gap_bytes is None else merge_gap_bytes
+        return cls(curve, AccessModel.from_curve(curve), PlanLimits(merge_gap_bytes=gap))
+
+    def seconds(self, table: RowTable, rows: NDArray[np.int64]) -> float:
+        """Time of the reads that ``rows`` (sorted, unique) become, once the device is busy."""
+        plan = plan_reads(table, rows, self.limits)
+        return self.curve.cost.seconds(plan.num_reads, plan.total_bytes)
 
 
 @dataclass(frozen=True)
@@ -30,63 +65,108 @@ class Trial:
     group: int
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial gave.
+
+    Attributes
+    ----------
+    disk_rows : float
+        Rows read for a batch, on average.
+    group_rows : int
+        Rows of the largest group.
+    seconds : float
+        Disk time of a batch.
+    """
+
+    disk_rows: float
+    group_rows: int
+    seconds: float
+
+
 class Profile:
     """What consecutive batches asked of one table.
 
     Parameters
     ----------
-    num_rows : int
-        Rows of the table.
+    table : RowTable
+        The table; it is not read.
     batches : sequence of Tensor
         int64 rows of each batch.
-    scores : array, optional
+    disk : DiskModel
+        What reads cost.
+    hot : HotRows, optional
         Ranking for the host buffer; by default accesses counted in the first half, because trials are judged on the
         second.
     """
 
-    def __init__(self, num_rows: int, batches: Sequence[Tensor], scores: NDArray[Any] | None = None):
+    def __init__(self, table: RowTable, batches: Sequence[Tensor], disk: DiskModel, hot: HotRows | None = None):
+        self.table, self.disk = table, disk
         self.count = len(batches)
         self.largest = max(len(batch) for batch in batches)
         self.half = self.count // 2
         self.scale = max(1, self.largest // SAMPLED_ROWS)
-        # A row is in the sample or not by its hash: it then is so in every batch, and reuse is seen as it is.
-        seen = np.unique(np.concatenate([_sampled(batch.numpy(), self.scale) for batch in batches]))
-        self._batches = [
-            torch.from_numpy(np.searchsorted(seen, _sampled(batch.numpy(), self.scale)).astype(np.int64))
-            for batch in batches
-        ]
-        self._num_rows = max(len(seen), 1)
-        self._table_rows = num_rows
-        self._scores = None if scores is None else np.asarray(scores)
-        self._seen_scores = (
-            count_accesses(self._batches[: self.half], self._num_rows) if self._scores is None else self._scores[seen]
-        )
+        piece_rows = max(1, PIECE_BYTES // table.row_stride)
+        if table.num_rows < 64 * self.scale * piece_rows:
+            self.scale = 1  # too few pieces to choose from
+        # A piece is in the sample or not by its hash: it then is so in every batch, and reuse is seen as it is.
+        sampled = [_sampled(batch.numpy(), piece_rows, self.scale) for batch in batches]
+        self._seen = np.unique(np.concatenate(sampled))
+        self._arrays = [np.searchsorted(self._seen, rows).astype(np.int64) for rows in sampled]
+        self._batches = [torch.from_numpy(rows) for rows in self._arrays]
+        if hot is None:
+            counted = RowScores(count_accesses(self._batches[: self.half], max(len(self._seen), 1)))
+            self._places = counted.places(np.arange(len(self._seen))) * self.scale
+        else:
+            self._places = hot.places(self._seen)
         self._pool = ThreadPool(1)
+        self._outcomes: dict[Trial, Outcome] = {}
 
-    def _host_rows(self, count: int) -> HostRows:
-        if self._scores is None:
-            return HostRows(top_rows(self._seen_scores, count // self.scale))
-        # Rows that the profile did not touch have a rank too: find the score that the last row to enter has.
-        every = max(1, self._table_rows >> 20)
-        some = np.sort(self._scores[::every])
-        limit = some[max(len(some) - max(count // every, 1), 0)]
-        return HostRows(torch.from_numpy(np.flatnonzero(self._seen_scores >= limit)))
+    def union_rows(self, group: int) -> int:
+        """Rows that the batches of a group ask for together, at most: what a group reads with no cache."""
+        largest = 0
+        for begin in range(0, self.count - group + 1, group):
+            asked = np.zeros(max(len(self._seen), 1), bool)
+            for rows in self._arrays[begin : begin + group]:
+                asked[rows] = True
+            largest = max(largest, int(np.count_nonzero(asked)))
+        return min(largest * self.scale, self.table.num_rows)
 
-    def disk_rows(self, trial: Trial) -> float:
-        """Give the rows that a batch of the second half reads from disk, on average."""
-        host = self._host_rows(trial.host_rows) if trial.host_rows else None
+    def run(self, trial: Trial) -> Outcome:
+        """Plan the profile with these sizes; its second half is what counts."""
+        if trial not in self._outcomes:
+            self._outcomes[trial] = self._run(trial)
+        return self._outcomes[trial]
+
+    def _run(self, trial: Trial) -> Outcome:
+        host = HostRows(torch.from_numpy(np.flatnonzero(self._places < trial.host_rows))) if trial.host_rows else None
         planner = Planner(
-            self._num_rows, trial.cache_rows // self.scale, "window", window=trial.window, host=host, pool=self._pool
+            max(len(self._seen), 1),
+            trial.cache_rows // self.scale,
+            "window",
+            window=trial.window,
+            host=host,
+            pool=self._pool,
         )
-        disk = 0
-        for begin in range(0, self.count, trial.group):
-            end = min(begin + trial.group, self.count)
-            plan = planner.plan_group(self._batches[begin:end], self._batches[end:])
-            disk += sum(plan.batches[i - begin].counters.disk for i in range(max(begin, self.half), end))
-        return disk * self.scale / (self.count - self.half)
+        batches = self._batches
+        begin = 0
+        judged, disk, largest, seconds = 0, 0, 0, 0.0
+        while begin < self.count:
+            size = trial.group if begin else self.half % trial.group or trial.group  # so that one begins at the half
+            end = min(begin + size, self.count)
+            # The run goes on after the profile much as it began.
+            plan = planner.plan_group(batches[begin:end], [*batches[end:], *batches[:begin]][: trial.window])
+            if begin >= self.half and (end - begin == trial.group or not judged):
+                judged += end - begin
+                disk += len(plan.disk_rows)
+                largest = max(largest, len(plan.disk_rows))
+                seconds += self.disk.model.overhead_s
+                seconds += self.scale * self.disk.seconds(self.table, self._seen[plan.disk_rows.numpy()])
+            begin = end
+        return Outcome(disk * self.scale / judged, largest * self.scale, seconds / judged)
 
 
-def _sampled(rows: NDArray[np.int64], scale: int) -> NDArray[np.int64]:
-    mixed = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(40)
+def _sampled(rows: NDArray[np.int64], piece_rows: int, scale: int) -> NDArray[np.int64]:
+    mixed = (rows // piece_rows).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(40)
     kept: NDArray[np.int64] = rows[mixed % np.uint64(scale) == 0]
     return kept

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -165,58 +164,6 @@ def count_accesses(batches: Iterable[Tensor], num_rows: int) -> Scores:
     for rows in batches:
         counts[rows.numpy()] += np.uint64(1)
     return counts
-
-
-def top_rows(scores: Tensor | NDArray[Any], count: int) -> Tensor:
-    """Give the ``count`` rows of the highest scores, ascending by row; ties go to the lower row. Rows of score 0 stay out.
-
-    Parameters
-    ----------
-    scores : array of numbers [rows]
-        A ranking, or a user's own scores; not negative, no NaN.
-    count : int
-        At most as many rows are given.
-    """
-    values = scores.numpy() if isinstance(scores, Tensor) else np.asarray(scores)
-    if values.ndim != 1 or values.dtype.kind not in "iuf":
-        raise ConfigError(f"scores must be a 1-dimensional array of numbers (got {values.dtype}, {values.shape})")
-    if count < 0:
-        raise ConfigError(f"count must not be negative (got {count})")
-    if len(values) and not values.min() >= 0:
-        raise ConfigError(f"scores must not be negative or NaN (got {values.min()})")
-    positive = np.flatnonzero(values)
-    if count == 0 or len(positive) <= count:
-        return torch.from_numpy(positive[: count if count == 0 else None].astype(np.int64))
-    limit = np.partition(values, len(values) - count)[len(values) - count]
-    above = np.flatnonzero(values > limit)
-    ties = np.flatnonzero(values == limit)[: count - len(above)]
-    return torch.from_numpy(np.sort(np.concatenate([above, ties])).astype(np.int64))
-
-
-def top_edges(node_scores: Tensor | NDArray[Any], indptr: NDArray[np.int64], count: int) -> Tensor:
-    """Give up to ``count`` edge positions that sampling is most likely to take, for a buffer of edge features.
-
-    An edge is taken about as often as its destination is expanded, divided by the destination's in-degree: whole
-    neighbourhoods enter in that order.
-
-    Parameters
-    ----------
-    node_scores : array of numbers [nodes]
-        Ranking of the destination nodes.
-    indptr : int64[nodes + 1]
-        Offsets of their in-edges.
-    count : int
-        At most as many positions are given, ascending.
-    """
-    values = node_scores.numpy() if isinstance(node_scores, Tensor) else np.asarray(node_scores)
-    degrees = np.diff(indptr)
-    nodes = np.flatnonzero((degrees > 0) & (values > 0))
-    order = nodes[np.argsort(-(values[nodes] / degrees[nodes]), kind="stable")]
-    fitting = int(np.searchsorted(np.cumsum(degrees[order]), count, side="right"))
-    chosen = np.sort(order[:fitting])
-    lengths = degrees[chosen]
-    offsets = np.repeat(indptr[chosen] - np.concatenate([[0], np.cumsum(lengths)[:-1]]) if len(chosen) else [], lengths)
-    return torch.from_numpy((offsets + np.arange(len(offsets))).astype(np.int64))
 
 
 def rank_nodes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gids.errors import ConfigError
-from gids.tiers.policies.base import Policy
+from gids.tiers.policies.base import Policy, WindowedPolicy
 from gids.tiers.policies.belady import Belady
 from gids.tiers.policies.gids import Gids
 from gids.tiers.policies.lru import Lru
@@ -33,7 +33,7 @@ def parse_policy(policy: str | Policy, window: int | None = None) -> Policy:
         raise ConfigError(f"policy must be one of {', '.join(POLICIES)}, e.g. 'window(16)' (got {policy!r})")
     kind = POLICIES[match[1]]
     size = int(match[2]) if match[2] else window
-    if kind is Window or kind is Gids:
+    if issubclass(kind, WindowedPolicy):
         return kind() if size is None else kind(size)
     if match[2]:
         raise ConfigError(f"policy {match[1]} takes no window (got {policy!r})")

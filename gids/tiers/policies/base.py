@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gids._native import PolicyKind
+from gids.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -26,3 +27,28 @@ class Policy:
 
     def __str__(self) -> str:
         return self.name
+
+
+@dataclass(frozen=True)
+class WindowedPolicy(Policy):
+    """A policy that sees a fixed number of batches past the group.
+
+    Attributes
+    ----------
+    size : int
+        Batches to look ahead.
+    """
+
+    size: int = 16
+
+    def __post_init__(self) -> None:
+        if self.size < 0:
+            raise ConfigError(f"window must not be negative (got {self.size})")
+
+    @property
+    def ahead(self) -> int | None:
+        """The window."""
+        return self.size
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.size})"

@@ -6,26 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gids._native import PolicyKind
-from gids.errors import ConfigError
-from gids.tiers.policies.base import Policy
+from gids.tiers.policies.base import WindowedPolicy
 
 
 @dataclass(frozen=True)
-class Window(Policy):
+class Window(WindowedPolicy):
     """Rows needed soonest within the next ``size`` batches stay; rows that the window does not need may stay out."""
 
-    size: int = 16
     name: ClassVar[str] = "window"
     kind: ClassVar[PolicyKind] = PolicyKind.WINDOW
-
-    def __post_init__(self) -> None:
-        if self.size < 0:
-            raise ConfigError(f"window must not be negative (got {self.size})")
-
-    @property
-    def ahead(self) -> int | None:
-        """The window."""
-        return self.size
-
-    def __str__(self) -> str:
-        return f"window({self.size})"

@@ -1,9 +1,13 @@
 """The accumulator's model beside the paper's figure 8, its fit, and how groups follow threshold and budget."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from gids import ConfigError
+from gids.storage import load_curve
+from gids.storage.curve import DEFAULT_CURVE, save_curve
 from gids.tiers import AccessModel, Accumulator, Counters
 
 US = 1e-6
@@ -37,10 +41,40 @@ def test_drives_share_the_accesses():
 
 def test_fit_recovers_a_model():
     depths = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-    for model in (OPTANE, SAMSUNG_980_PRO, AccessModel(2e5, 60 * US, drives=2)):
+    soft = AccessModel(2e5, 60 * US, drives=2, sharpness=0.7)
+    for model in (OPTANE, SAMSUNG_980_PRO, soft, AccessModel(2e5, 60 * US, sharpness=2.5)):
         fitted = AccessModel.fit(depths, [model.iops(d) for d in depths], model.drives)
-        assert fitted.peak_iops == pytest.approx(model.peak_iops, rel=1e-6)
-        assert fitted.overhead_s == pytest.approx(model.overhead_s, rel=1e-6)
+        assert fitted.sharpness == model.sharpness
+        assert fitted.peak_iops == pytest.approx(model.peak_iops, rel=1e-5)
+        assert fitted.overhead_s == pytest.approx(model.overhead_s, rel=1e-5)
+        assert fitted.iops(fitted.accesses_for(0.8)) == pytest.approx(0.8 * fitted.peak_iops * model.drives)
+
+
+def test_sharpness_is_the_bend():
+    """All agree on latency and peak; between, half of the peak is at x = 1 for the paper's and sooner for sharper."""
+    models = [AccessModel(1e5, 100 * US, sharpness=s) for s in (0.5, 1.0, 4.0)]
+    assert [m.iops(10) / 1e5 for m in models] == pytest.approx([0.25, 0.5, 2**-0.25])
+    for model in models[1:]:
+        assert model.iops(1e-3) == pytest.approx(10, rel=1e-3)
+        assert model.iops(1e9) == pytest.approx(1e5, rel=1e-3)
+
+
+def test_few_points_keep_the_papers_form():
+    assert AccessModel.fit([1, 64], [15e3, 150e3]).sharpness == 1
+
+
+def test_constants_come_from_the_probed_curve_or_its_defaults(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
+    model = AccessModel.from_curve(load_curve(tmp_path))
+    assert load_curve(tmp_path).source == "defaults"
+    for depth, iops in zip(DEFAULT_CURVE.depths, DEFAULT_CURVE.iops_at_depth, strict=True):
+        assert model.iops(depth) == pytest.approx(iops, rel=0.02)
+    depths = (1, 4, 16, 64, 256)
+    measured = replace(
+        DEFAULT_CURVE, depths=depths, iops_at_depth=tuple(OPTANE.iops(d) for d in depths), source="probe"
+    )
+    save_curve(tmp_path, measured)
+    assert AccessModel.from_curve(load_curve(tmp_path)).accesses_for(0.95) == pytest.approx(1168.5, rel=1e-3)
 
 
 def test_fit_makes_the_largest_error_small():
@@ -58,51 +92,69 @@ def test_fit_refuses(depths, iops):
         AccessModel.fit(depths, iops)
 
 
-def accumulator(**options):
-    return Accumulator(AccessModel(100e3, 100 * US), **({"row_bytes": 10, "efficiency": 0.9} | options))  # 90 accesses
+def accumulator(max_bytes=None, row_bytes=10, **options):
+    return Accumulator(AccessModel(100e3, 100 * US), {"x": (row_bytes, max_bytes)}, **({"efficiency": 0.9} | options))
+
+
+def waiting(*sizes):
+    return [{"x": size} for size in sizes]
 
 
 def test_groups_reach_the_threshold():
     assert accumulator().accesses == pytest.approx(90)
-    assert accumulator().batches([40, 40, 40, 40]) == 3
-    assert accumulator().batches([100, 40]) == 1
-    assert accumulator().batches([1, 2]) == 2
+    assert accumulator().batches(waiting(40, 40, 40, 40)) == 3
+    assert accumulator().batches(waiting(100, 40)) == 1
+    assert accumulator().batches(waiting(1, 2)) == 2
     assert accumulator().batches([]) == 0
-    assert accumulator(max_batches=2).batches([1] * 9) == 2
+    assert accumulator(max_batches=2).batches(waiting(*[1] * 9)) == 2
 
 
-def test_redirected_rows_raise_the_threshold_and_it_falls_again():
+def test_redirected_rows_make_groups_larger_and_they_shrink_again():
     acc = accumulator()
     for _ in range(20):
-        acc.learn(Counters(requests=100, cache=50, host=20, disk=25, duplicates=5))
-    assert acc.threshold == pytest.approx(4 * 90, rel=1e-3)
-    assert acc.batches([50] * 20) == 8
+        acc.learn("x", Counters(requests=100, cache=50, host=20, disk=25, duplicates=5))
+    assert acc.access_share("x") == pytest.approx(0.25, rel=1e-3)
+    assert acc.batches(waiting(*[50] * 20)) == 8
     for _ in range(20):
-        acc.learn(Counters(requests=100, disk=100))
-    assert acc.threshold == pytest.approx(90, rel=1e-3)
+        acc.learn("x", Counters(requests=100, disk=100))
+    assert acc.batches(waiting(*[50] * 20)) == 2
 
 
 def test_merged_reads_count_as_one_access():
     acc = accumulator()
     for _ in range(30):
-        acc.learn(Counters(requests=100, disk=100), accesses=50)
-    assert acc.threshold == pytest.approx(180, rel=1e-3)
+        acc.learn("x", Counters(requests=100, disk=100), accesses=50)
+    assert acc.batches(waiting(*[50] * 20)) == 4
+
+
+def test_tables_share_the_drives_but_not_the_memory():
+    acc = Accumulator(AccessModel(100e3, 100 * US), {"x": (10, None), "y": (4, 200)}, efficiency=0.9)
+    assert acc.batches([{"x": 30, "y": 20}] * 5) == 2  # 50 accesses each
+    assert acc.batches([{"x": 1, "y": 20}] * 5) == 2  # a third would be 240 bytes of y
+    acc.learn("y", Counters(requests=100, cache=80, disk=20))  # halfway: 60 % are read
+    assert acc.batches([{"x": 1, "y": 20}] * 9) == 3  # 48 bytes each of 180
 
 
 def test_budget_bounds_the_group():
-    assert accumulator(max_bytes=850).batches([40, 40, 40]) == 2
-    assert accumulator(max_bytes=10).batches([40, 40, 40]) == 1  # one batch there must be
+    assert accumulator(max_bytes=850).batches(waiting(40, 40, 40)) == 2
+    assert accumulator(max_bytes=10).batches(waiting(40, 40, 40)) == 1  # one batch there must be
+
+
+def test_batches_worth_reading_together_are():
+    assert accumulator(least_batches=4).batches(waiting(*[100] * 9)) == 4
+    assert accumulator(least_batches=4, max_bytes=2000).batches(waiting(*[100] * 9)) == 2
+    assert accumulator(least_batches=4).batches(waiting(100, 100)) == 2
 
 
 def test_everything_redirected_stays_finite():
     acc = accumulator(max_batches=8)
     for _ in range(100):
-        acc.learn(Counters(requests=100, cache=100))
-    acc.learn(Counters())
-    assert acc.batches([100] * 20) == 8
+        acc.learn("x", Counters(requests=100, cache=100))
+    acc.learn("x", Counters())
+    assert acc.batches(waiting(*[100] * 20)) == 8
 
 
-@pytest.mark.parametrize("bad", [{"max_batches": 0}, {"row_bytes": 0}, {"efficiency": 1.0}])
+@pytest.mark.parametrize("bad", [{"least_batches": 0}, {"row_bytes": 0}, {"efficiency": 1.0}])
 def test_refuses(bad):
     with pytest.raises(ConfigError, match=next(iter(bad))):
         accumulator(**bad)

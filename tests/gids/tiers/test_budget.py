@@ -1,16 +1,19 @@
 """split_budget: keeps to the budget, keeps what the user fixed, says its reasons, and chooses what is better."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from gids import ConfigError
-from gids.tiers import AccessModel, FeatureStore, HostBuffer, TableProfile, split_budget, top_rows
+from gids.storage.curve import DEFAULT_CURVE, ReadCost, modelled_curve
+from gids.tiers import EdgeScores, FeatureStore, HostBuffer, RowScores, TableProfile, split_budget, top_rows
 from gids.tiers.budget import cache_bytes, host_bytes, rows_within
-from gids.tiers.profile import Profile, Trial
+from gids.tiers.profile import DiskModel, Profile, Trial
 from tests.gids.tiers.conftest import MemoryReader, make_table
 
-MODEL = AccessModel(200e3, 60e-6)
+DISK = DiskModel.of(DEFAULT_CURVE)
 MIB = 1 << 20
 
 
@@ -40,7 +43,7 @@ def test_memory_of_a_store_is_what_the_split_counts():
 
 @pytest.mark.parametrize("budget", [2 * MIB, 4 * MIB, 16 * MIB])
 def test_keeps_to_the_budget_and_explains(profile, budget):
-    split = split_budget(budget, {"x": profile}, MODEL)
+    split = split_budget(budget, {"x": profile}, DEFAULT_CURVE)
     assert split.total <= budget
     share = split.tables["x"]
     assert share.group_bytes >= 1000 * profile.table.row_bytes
@@ -51,33 +54,35 @@ def test_keeps_to_the_budget_and_explains(profile, budget):
 
 
 def test_everything_fits_is_seen(profile):
-    share = split_budget(64 * MIB, {"x": profile}, MODEL).tables["x"]
+    share = split_budget(64 * MIB, {"x": profile}, DEFAULT_CURVE).tables["x"]
     assert share.cache_rows + share.host_rows == 20_000
 
 
 def test_users_numbers_win(profile):
-    split = split_budget(16 * MIB, {"x": profile}, MODEL, cache=2 * MIB, host=MIB, group=3 * MIB, staging=MIB, window=3)
+    split = split_budget(
+        16 * MIB, {"x": profile}, DEFAULT_CURVE, cache=2 * MIB, host=MIB, group=3 * MIB, staging=MIB, window=3
+    )
     share = split.tables["x"]
     row_bytes = profile.table.row_bytes
     assert share.cache_rows == rows_within(2 * MIB, row_bytes, 20_000)
     assert share.host_rows == rows_within(MIB, row_bytes, 20_000, host_bytes)
     assert (share.group_bytes, split.staging_bytes, split.window) == (3 * MIB, MIB, 3)
     assert "fixed by the user" in str(split)
-    only_host = split_budget(16 * MIB, {"x": profile}, MODEL, host=0)
+    only_host = split_budget(16 * MIB, {"x": profile}, DEFAULT_CURVE, host=0)
     assert only_host.tables["x"].host_rows == 0 < only_host.tables["x"].cache_rows
 
 
 def test_too_small_says_the_minimum(profile):
     with pytest.raises(ConfigError, match=r"budget must be at least .* \((\d+) bytes\)") as caught:
-        split_budget(MIB, {"x": profile}, MODEL)
+        split_budget(MIB, {"x": profile}, DEFAULT_CURVE)
     least = int(str(caught.value).split("(")[1].split(" ")[0])
-    assert split_budget(least, {"x": profile}, MODEL).total <= least
+    assert split_budget(least, {"x": profile}, DEFAULT_CURVE).total <= least
     with pytest.raises(ConfigError, match="at least"):
-        split_budget(least - 1, {"x": profile}, MODEL)
+        split_budget(least - 1, {"x": profile}, DEFAULT_CURVE)
     with pytest.raises(ConfigError, match="cache"):
-        split_budget(4 * MIB, {"x": profile}, MODEL, cache=8 * MIB)
+        split_budget(4 * MIB, {"x": profile}, DEFAULT_CURVE, cache=8 * MIB)
     with pytest.raises(ConfigError, match="group"):
-        split_budget(4 * MIB, {"x": profile}, MODEL, group=100)
+        split_budget(4 * MIB, {"x": profile}, DEFAULT_CURVE, group=100)
 
 
 def test_memory_goes_to_the_table_that_reuses_its_rows():
@@ -88,7 +93,7 @@ def test_memory_goes_to_the_table_that_reuses_its_rows():
         "hot": TableProfile(hot, skewed(16, 500, 20_000, power=1.3)),
         "cold": TableProfile(cold, [torch.arange(500) + 500 * i for i in range(16)]),
     }
-    split = split_budget(6 * MIB, profiles, MODEL)
+    split = split_budget(6 * MIB, profiles, DEFAULT_CURVE)
     hot_share, cold_share = split.tables["hot"], split.tables["cold"]
     assert hot_share.cache_rows + hot_share.host_rows > 4 * (cold_share.cache_rows + cold_share.host_rows)
     assert split.total <= 6 * MIB
@@ -99,35 +104,99 @@ def test_dims_and_dtypes_may_differ():
     wide, _ = make_table(5_000, 256)
     narrow, _ = make_table(5_000, 4, "float16")
     batches = skewed(16, 300, 5_000)
-    split = split_budget(6 * MIB, {"w": TableProfile(wide, batches), "n": TableProfile(narrow, batches)}, MODEL)
+    split = split_budget(6 * MIB, {"w": TableProfile(wide, batches), "n": TableProfile(narrow, batches)}, DEFAULT_CURVE)
     assert split.total <= 6 * MIB
     # The same rows of the narrow table take a fraction of the bytes and save as many accesses.
     assert split.tables["n"].cache_rows + split.tables["n"].host_rows > 0
     assert split.tables["w"].cache_rows + split.tables["w"].host_rows > 0
 
 
-def test_sampling_rows_finds_the_same_hit_ratio(monkeypatch):
-    batches = skewed(12, 40_000, 400_000, power=0.8)
-    trial = Trial(20_000, 10_000, 4, 1)
-    sampled = Profile(400_000, batches)
+def test_sampling_rows_finds_the_same_rows_and_time(monkeypatch):
+    table, _ = make_table(400_000, 1)
+    table = replace(table, dim=256, row_stride=1024)  # it is not read
+    batches = skewed(8, 20_000, 400_000, power=0.3)
+    trial = Trial(20_000, 10_000, 4, 2)
+    monkeypatch.setattr("gids.tiers.profile.PIECE_BYTES", 64 << 10)
+    sampled = Profile(table, batches, DISK)
     assert sampled.scale == 9
     monkeypatch.setattr("gids.tiers.profile.SAMPLED_ROWS", 1 << 30)
-    whole = Profile(400_000, batches)
+    whole = Profile(table, batches, DISK)
     assert whole.scale == 1
-    assert sampled.disk_rows(trial) == pytest.approx(whole.disk_rows(trial), rel=0.05)
+    for name in ("disk_rows", "group_rows", "seconds"):
+        assert getattr(sampled.run(trial), name) == pytest.approx(getattr(whole.run(trial), name), rel=0.07), name
+    assert sampled.union_rows(2) == pytest.approx(whole.union_rows(2), rel=0.05)
+
+
+def test_disk_time_counts_merged_reads():
+    """Of 64 rows of 1 KiB: far apart, 64 accesses; in a row, one access of 64 KiB."""
+    table, _ = make_table(100_000, 1)
+    table = replace(table, dim=256, row_stride=1024)
+    cost = DEFAULT_CURVE.cost
+    assert DISK.seconds(table, np.arange(64) * 1000) == pytest.approx(cost.seconds(64, 64 << 10))
+    assert DISK.seconds(table, np.arange(64)) == pytest.approx(cost.seconds(1, 64 << 10))
+    assert DISK.seconds(table, np.arange(32) * 2) == pytest.approx(cost.seconds(1, 63 << 10))
+
+
+@pytest.mark.parametrize("power", [0.0, 0.8])
+def test_no_other_size_of_groups_is_faster(power):
+    """Whatever memory for groups a user might fix, the profile predicts no less disk time than for the one chosen."""
+    table, _ = make_table(50_000, 1)
+    table = replace(table, dim=256, row_stride=1024)
+    profiles = {"x": TableProfile(table, skewed(16, 1000, 50_000, power=power))}
+    chosen = split_budget(12 * MIB, profiles, DEFAULT_CURVE)
+    for group in (2, 5, 8):
+        assert chosen.seconds <= 1.03 * split_budget(12 * MIB, profiles, DEFAULT_CURVE, group=group * MIB).seconds
+
+
+def test_groups_grow_where_neighbours_merge():
+    """Reads that cost nothing but their number: more batches in a group make fewer of them, and a cache would not."""
+    table, _ = make_table(20_000, 1)
+    table = replace(table, dim=64, row_stride=256)
+    generator = torch.Generator().manual_seed(0)
+    profiles = {"x": TableProfile(table, [torch.randperm(20_000, generator=generator)[:1000] for _ in range(12)])}
+    per_read = modelled_curve(ReadCost(1e-3, 1e-12), latency_us=80.0)
+    per_byte = modelled_curve(ReadCost(1e-9, 1e-8), latency_us=80.0)
+    groups = [split_budget(4 * MIB, profiles, curve).group_batches for curve in (per_read, per_byte)]
+    assert groups[0] > groups[1]
+
+
+def test_waiting_samples_are_counted(profile):
+    lean = split_budget(16 * MIB, {"x": profile}, DEFAULT_CURVE, window=4)
+    fat = split_budget(16 * MIB, {"x": profile}, DEFAULT_CURVE, window=4, sample_bytes=MIB)
+    assert fat.waiting_bytes == (4 + fat.group_batches) * (MIB + 1000 * 60)
+    assert fat.total <= 16 * MIB
+    assert lean.waiting_bytes == (4 + lean.group_batches) * 1000 * 60
 
 
 def test_given_scores_decide_the_host_buffer():
+    table, _ = make_table(20_000, 64)
     batches = skewed(8, 500, 20_000)
     good, useless = np.zeros(20_000), np.zeros(20_000)
     good[:2000], useless[-2000:] = 1, 1
     trial = Trial(0, 2000, 0, 1)
-    assert Profile(20_000, batches, good).disk_rows(trial) < 0.6 * Profile(20_000, batches, useless).disk_rows(trial)
+    rows = [Profile(table, batches, DISK, RowScores(s)).run(trial).disk_rows for s in (good, useless)]
+    assert rows[0] < 0.6 * rows[1]
     assert len(top_rows(good, 2000)) == 2000
+
+
+def test_places_agree_with_top():
+    """A row is among the first n exactly if n is above its place, where scores differ."""
+    scores = np.random.default_rng(0).permutation(1000)
+    rows = RowScores(scores)
+    for count in (1, 10, 500, 999):
+        assert np.flatnonzero(rows.places(np.arange(1000)) < count).tolist() == rows.top(count).tolist()
+    indptr = np.concatenate([[0], np.cumsum(np.random.default_rng(1).integers(0, 9, 1000))])
+    edges = EdgeScores(scores, indptr)
+    places = edges.places(np.arange(indptr[-1]))
+    for count in (5, 100, 2000):
+        top = edges.top(count)
+        assert len(top) <= count < len(top) + 9 + 9
+        assert set(top.tolist()) <= set(np.flatnonzero(places < count).tolist())
+        assert (places < count).sum() <= len(top) + 9
 
 
 def test_profiles_are_checked(profile):
     with pytest.raises(ConfigError, match="two batches"):
-        split_budget(MIB, {}, MODEL)
+        split_budget(MIB, {}, DEFAULT_CURVE)
     with pytest.raises(ConfigError, match="equally many"):
-        split_budget(MIB, {"a": profile, "b": TableProfile(profile.table, profile.batches[:4])}, MODEL)
+        split_budget(MIB, {"a": profile, "b": TableProfile(profile.table, profile.batches[:4])}, DEFAULT_CURVE)

@@ -10,15 +10,13 @@ from hypothesis import strategies as st
 
 from gids import ConfigError, DatasetError, RowTable, Stripe
 from gids._native import ThreadPool
-from gids.tiers import rank
+from gids.tiers import rank, top_edges, top_rows
 from gids.tiers.rank import (
     RANK_UNIT,
     count_accesses,
     rank_nodes,
     reverse_pagerank,
     source_degrees,
-    top_edges,
-    top_rows,
 )
 
 N, E = "_N", ("_N", "_E", "_N")
