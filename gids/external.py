@@ -19,8 +19,9 @@ from gids._native import ThreadPool
 from gids.dataset import Dataset, open_dataset
 from gids.errors import ConfigError
 from gids.loader import Fetched, Pipeline, PipelineOptions, PipelineRun, TableSet, Trace, Work, open_tables
-from gids.loader.engine import PROFILE_MARGIN, PROFILED_BATCHES
-from gids.loader.memory import BATCHES_IN_HANDS, Allotment, Fixed, TableDemand, allot, available_bytes
+from gids.loader.dividing import weighted_shares
+from gids.loader.engine import PROFILE_MARGIN
+from gids.loader.memory import BATCHES_IN_HANDS, Allotment, Fixed, TableDemand, allot, default_budget
 from gids.loader.pipeline import SAMPLED_AHEAD
 from gids.loader.stages import Channel
 from gids.loader.stats import TableStats, table_stats
@@ -30,6 +31,8 @@ from gids.tiers import Policy
 from gids.units import parse_bytes
 
 B = TypeVar("B")
+#: Batches that are sampled before the tables are opened, to learn how many rows a batch needs.
+PROFILED_BATCHES = 3
 #: ``("node", node type, name)`` or ``("edge", edge type, name)``.
 TableKey = tuple[str, Any, str]
 
@@ -139,11 +142,12 @@ class Tables:
             opened = open_tables(
                 tables,
                 demand,
-                self.allotment,
+                weighted_shares(self.allotment, demand, tables),
                 storage=options.storage,
                 policy=options.policy,
                 window=options.window,
-                groups_in_flight=options.groups_in_flight,
+                group_batches=options.max_group,
+                max_group=options.max_group,
                 keep_outputs=options.prefetch + BATCHES_IN_HANDS,
                 seed=0,
                 pool=pool,
@@ -163,7 +167,7 @@ class Tables:
 
     def _allot(self, demand: Mapping[Hashable, TableDemand], sample_bytes: int) -> Allotment:
         options = self.options
-        budget = available_bytes() // 2 if options.budget is None else parse_bytes(options.budget, "budget")
+        budget = default_budget() if options.budget is None else parse_bytes(options.budget, "budget")
         host = sum(len(rows) * self._known[key].row_bytes for key, rows in options.host_rows.items())
         return allot(
             budget,

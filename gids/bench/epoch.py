@@ -18,6 +18,7 @@ import gids
 from gids.bench.cgroup import MemoryCgroup
 from gids.bench.harness import Bar, Measurement, Report
 from gids.errors import GidsError
+from gids.storage.curve import save_curve
 from gids.storage.probe import probe
 from gids.units import format_bytes, parse_bytes
 
@@ -38,7 +39,8 @@ class Scale:
     nodes: str
     dim: int
     batch_size: int
-    batches: int  # of ours in a round
+    batches: int  # of ours in a round: the first of an epoch over all training nodes
+    trained_batches: int  # of a round in which a model is trained too
     mapped_batches: int  # of the mapped contender in a round: it is that much slower
     plain_rows: int  # of plain mmap, once: at a large readahead a row costs milliseconds
     rounds: int
@@ -46,15 +48,16 @@ class Scale:
     hidden: int
 
 
-FULL = Scale("4M", 256, 1024, 24, 1, 1500, 5, "2GiB", 128)
-QUICK = Scale("30k", 64, 128, 6, 2, 100, 1, "1GiB", 16)
+# A round is long enough to hold several groups of batches: the first one has nothing to overlap with.
+FULL = Scale("4M", 256, 1024, 64, 32, 1, 1500, 5, "2GiB", 128)
+QUICK = Scale("30k", 64, 128, 6, 6, 2, 100, 1, "1GiB", 16)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("--data", type=Path, help="dataset to use or to make (default: a temporary one)")
     parser.add_argument("--rounds", type=int, help="repeats (default 5)")
-    parser.add_argument("--batches", type=int, help="batches of ours in a round (default 24)")
+    parser.add_argument("--batches", type=int, help="batches of ours in a round (default 64)")
     parser.add_argument("--no-limit", action="store_true", help="run without a memory cgroup")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="argument for gids.Loader")
 
@@ -70,9 +73,17 @@ class Worker:
         Memory limit.
     command : list of str, optional
         Program that answers one JSON line with one, or with an ``error``; by default ``epoch_worker`` with ``spec``.
+    cache_home : Path, optional
+        Where the process looks for what ``gids probe`` found.
     """
 
-    def __init__(self, spec: dict[str, Any], limit_bytes: int | None, command: list[str] | None = None):
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        limit_bytes: int | None,
+        command: list[str] | None = None,
+        cache_home: Path | None = None,
+    ):
         name = f"gids-bench-{os.getpid()}-{spec['name']}"
         self.cgroup = None if limit_bytes is None else MemoryCgroup(name, limit_bytes)
         self.process = subprocess.Popen(
@@ -80,6 +91,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env=os.environ | ({} if cache_home is None else {"XDG_CACHE_HOME": str(cache_home)}),
             preexec_fn=None if self.cgroup is None else self.cgroup.enter,
         )
         self.name = spec["name"]
@@ -157,20 +169,22 @@ def measure(data: Path, scale: Scale, args: argparse.Namespace, stack: ExitStack
     """Run every round."""
     batches, rounds = args.batches or scale.batches, args.rounds or scale.rounds
     limit = parse_bytes(scale.limit)
-    # Batches of this size are a twentieth of the budget each: one ahead is enough, and eight never fit in a group.
-    options: dict[str, Any] = {"prefetch": 1, "max_group": 8}
+    # Batches of this size are a twentieth of the budget each: one ahead is enough. The rest is left to the loader.
+    options: dict[str, Any] = {"prefetch": 1}
     options |= {name: _value(text) for name, text in (pair.split("=", 1) for pair in args.option)}
     common = {
         "data": str(data),
         "fanouts": [10, 10],
         "batch_size": scale.batch_size,
-        "batches": batches,
         "torch_threads": 1,
         "hidden": scale.hidden,
         "options": options,
     }
     table = gids.open(data).feature_table()
+    # As `gids probe` would, but for this run alone: loaders find the curve where they look for it.
     curve = probe(data, seconds=1.0 if args.quick else 4.0, scratch_bytes=32 << 20)
+    cache_home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gids-curve-")))
+    save_curve(data, curve, cache_home / "gids" / "curves")
 
     def start(name: str, contender: str, advice: str = "", beside: int = 0) -> Worker:
         spec = common | {
@@ -179,7 +193,7 @@ def measure(data: Path, scale: Scale, args: argparse.Namespace, stack: ExitStack
             "advice": advice,
             "budget": limit - PROCESS_BYTES - beside,
         }
-        worker = Worker(spec, None if args.no_limit else limit)
+        worker = Worker(spec, None if args.no_limit else limit, cache_home=cache_home)
         stack.callback(worker.close)
         return worker
 
@@ -192,7 +206,7 @@ def measure(data: Path, scale: Scale, args: argparse.Namespace, stack: ExitStack
     ours.close()
     mapped.close()
     training = start("gids-training", "gids", beside=0 if args.quick else TRAINING_BYTES)
-    overlaps = [training.ask("overlap", number) for number in range(rounds)]
+    overlaps = [training.ask("overlap", number, scale.trained_batches) for number in range(min(rounds, 3))]
     training.close()
     plain_worker = start("dgl-mmap-plain", "dgl", "normal")
     plain = plain_worker.ask("round", 0, 1, scale.plain_rows)
@@ -212,12 +226,14 @@ def measure(data: Path, scale: Scale, args: argparse.Namespace, stack: ExitStack
         "rows_in_a_batch": answers[ours.name][0]["rows"] / batches,
         "probed_bandwidth": curve.bandwidth,
         "probed_iops": curve.peak_iops,
+        "probed_merge_gap_bytes": curve.merge_gap_bytes,
         "ceiling_seconds": statistics.median(s["seconds"] for s in shares),
         "share_of_ceiling": statistics.median(s["share"] for s in shares),
         "share_of_ceiling_with_merged_gaps": statistics.median(s["share_read"] for s in shares),
         "peak_rss": {name: format_bytes(max(a["peak_rss_bytes"] for a in rs)) for name, rs in answers.items()},
         "cgroup_peak_bytes": answers[ours.name][-1].get("cgroup_peak_bytes"),
         "memory": answers[ours.name][-1]["memory"],
+        "chosen": answers[ours.name][-1]["reasons"],
         "tables": [a["table"] for a in answers[ours.name]],
         "overlap": [{name: o[name] for name in ("data_s", "compute_s", "both_s")} for o in overlaps],
         "bytes_verified": True,
@@ -228,7 +244,13 @@ def measure(data: Path, scale: Scale, args: argparse.Namespace, stack: ExitStack
             0, Bar("rows/s over DGL with mmap and MADV_RANDOM", rate[ours.name] / rate[mapped.name], SPEED_FLOOR)
         )
         bars.append(Bar("epoch / max(data only, compute only)", ratio, OVERLAP_CEILING, lower_is_better=True))
-    settings = common | {"limit_bytes": None if args.no_limit else limit, "rounds": rounds, "quick": args.quick}
+    settings = common | {
+        "batches": batches,
+        "trained_batches": scale.trained_batches,
+        "limit_bytes": None if args.no_limit else limit,
+        "rounds": rounds,
+        "quick": args.quick,
+    }
     return Report("epoch", settings, measurements, extra, bars)
 
 

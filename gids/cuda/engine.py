@@ -33,8 +33,9 @@ from gids.dataset import Dataset
 from gids.errors import ConfigError
 from gids.loader.batch import Batch, map_tensors
 from gids.loader.buffers import BufferPool
+from gids.loader.dividing import Division, weighted_shares
 from gids.loader.engine import Engine, Sampled, Sampler, edge_ids
-from gids.loader.grouping import BudgetGroups
+from gids.loader.grouping import AccumulatedGroups
 from gids.loader.memory import Allotment, Fixed, allot
 from gids.loader.options import LoaderOptions
 from gids.loader.pipeline import Fetched, Work
@@ -43,9 +44,9 @@ from gids.loader.shared import SharedTensor
 from gids.loader.stores import TableSet, TableStore, share_rows, split_staging
 from gids.loader.trace import Trace
 from gids.sampling import Block, EdgeSeeds, EdgeType, Sample, SampleKey, SeedEdges
-from gids.storage import RowReader, StorageOptions
+from gids.storage import RowReader, StorageOptions, load_curve
 from gids.table import RowTable
-from gids.tiers import HostBuffer
+from gids.tiers import AccessModel, Accumulator, HostBuffer
 from gids.units import format_bytes
 
 #: Of the device's free memory, where the user gives no budget.
@@ -96,7 +97,7 @@ class CudaTableStore(TableStore):
     def plan(self, batches: list[Any], lookahead: list[Any]) -> Any:
         """Plan a group; moves no bytes."""
         plan = self.store.plan_group(batches, lookahead)
-        self.groups.learn(self.key, plan.counters.requests, plan.counters.disk)
+        self.groups.learn(self.key, plan.counters)
         if self.recorded is not None:
             self.recorded.extend(torch.from_numpy(self.store.fetch.download(rows)) for rows in batches)
         return plan
@@ -165,6 +166,8 @@ def open_reader(
 
 class CudaEngine(Engine):
     """Opens what a loader needs on a device and makes the batches; knows nothing of epochs."""
+
+    profiled_batches = 3  # the device's memory is divided by rule
 
     def __init__(
         self,
@@ -248,6 +251,11 @@ class CudaEngine(Engine):
             rows[etype] = numbers.nodes[: numbers.size]
         return rows, places
 
+    def _divide(self, sample_bytes: int) -> Division:
+        allotment, ahead = self._allot(sample_bytes), self.options.pipeline
+        shares = weighted_shares(allotment, self.demand, self.tables)
+        return Division(allotment, shares, ahead.window, ahead.max_group, ahead.max_group)
+
     def _allot(self, sample_bytes: int) -> Allotment:
         options, pipeline = self.options, self.options.pipeline
         rows = sum(need.rows for need in self.demand.values()) * pipeline.max_group
@@ -304,16 +312,25 @@ class CudaEngine(Engine):
         engine = self.options.storage.engine
         return bool(self.tables) and (engine == "gds" or (engine == "auto" and not gds_availability()))
 
-    def _open(self, seeds: Mapping[str, Tensor]) -> TableSet:
+    def _open(self) -> TableSet:
         options, demand = self.options, self.demand
         in_flight = options.pipeline.groups_in_flight
         weight = {key: max(1, need.rows * need.row_bytes) for key, need in demand.items()}
         total = sum(weight.values())
-        limits = {key: self.allotment.groups * weight[key] // total for key in self.tables}
-        grouping = BudgetGroups({key: (self.tables[key].row_bytes, limits[key] // in_flight) for key in self.tables})
+        limits = {key: share.group_bytes for key, share in self.division.shares.items()}
+        path = next((table.stripes[0].path for table in self.tables.values()), self.dataset.path)
+        most = options.pipeline.max_group
+        grouping = AccumulatedGroups(
+            Accumulator(
+                AccessModel.from_curve(load_curve(path)),
+                {key: (self.tables[key].row_bytes, limits[key] // in_flight) for key in self.tables},
+                least_batches=most,
+                max_batches=most,
+            )
+        )
         stores: dict[Hashable, TableStore] = {}
         opened = TableSet(stores, grouping)
-        hosted = self._host_rows(seeds)
+        hosted = self._host_rows()
         try:
             for key, table in self.tables.items():
                 share = weight[key] / total
@@ -326,13 +343,12 @@ class CudaEngine(Engine):
                     int(self._region_bytes() * share),
                 )
                 host, shared = self._host_buffer(table, hosted.get(key))
-                slot_bytes = table.row_bytes + demand[key].slot_overhead_bytes
                 store: Any = CudaFeatureStore(
                     table,
                     reader,
                     self.planning,
                     self.fetching,
-                    cache_rows=min(int(self.allotment.cache * share) // slot_bytes, table.num_rows),
+                    cache_rows=self.division.shares[key].cache_rows,
                     policy=options.policy,
                     window=options.pipeline.window,
                     host_buffer=host,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,8 +16,9 @@ from gids._native import ThreadPool
 from gids.dataset import Dataset
 from gids.errors import ConfigError
 from gids.loader.batch import Batch, tensor_bytes
+from gids.loader.dividing import Asked, Division, divide
 from gids.loader.host_rank import Scores, host_scores
-from gids.loader.memory import BATCHES_IN_HANDS, Allotment, Fixed, TableDemand, allot, available_bytes
+from gids.loader.memory import BATCHES_IN_HANDS, Fixed, TableDemand, default_budget, local_processes
 from gids.loader.options import LoaderOptions, names_by_type
 from gids.loader.pipeline import Fetched, Pipeline, Work
 from gids.loader.seeds import SeedBatch, SeedOrder
@@ -24,15 +26,17 @@ from gids.loader.stores import TableSet, open_tables
 from gids.loader.trace import Trace
 from gids.sampling import EdgeType, Sample, SampleKey, Topology
 from gids.sampling.topology import share_topology
-from gids.storage import StorageOptions
+from gids.storage import StorageOptions, load_curve
 from gids.table import RowTable
-from gids.tiers import top_rows
-from gids.tiers.budget import LEAST_STAGING_BYTES, host_bytes, rows_within
+from gids.tiers import EdgeScores, HotRows, RowScores
+from gids.tiers.budget import LEAST_STAGING_BYTES
 
 T = TypeVar("T")
 
-#: Batches sampled before the first epoch, to learn how many rows a batch needs.
-PROFILED_BATCHES = 3
+#: Batches sampled before the first epoch, to learn what batches need and what of it they share: so many, or as many as
+#: ask for so many rows together.
+PROFILED_BATCHES = 32
+PROFILED_ROWS = 4 << 20
 #: Batches differ; the profile's largest is taken for this much more.
 PROFILE_MARGIN = 1.1
 #: The epoch that is sampled to count accesses: the last number that a key can have, so no run trains on it.
@@ -72,10 +76,12 @@ class Engine:
     seeds : mapping of str to Tensor[int64]
         All seeds: the host buffer's ranking begins at them.
     profile : SeedOrder
-        Batches to learn the demand from.
+        Batches to learn the demand from; the same on all ranks, so that they choose the same rows for what they share.
     trace : Trace
         Where spans go.
     """
+
+    profiled_batches = PROFILED_BATCHES
 
     def __init__(
         self,
@@ -99,12 +105,16 @@ class Engine:
         self.hetero = len(dataset.node_types) > 1
         self.labels = self._load_labels() if options.with_labels else {}
         self.topology = share_topology(dataset)
-        self.host_budget = available_bytes() // 2 if options.budget is None else options.budget
+        self.host_budget = default_budget() if options.budget is None else options.budget
         self.storage = self._storage()
-        self.demand, sample_bytes = self._profile(profile)
-        self.allotment = self._allot(sample_bytes)
-        self.table_set = self._open(seeds)
-        self.pipeline = Pipeline(self.table_set.stores, options.pipeline, self.table_set.grouping, trace)
+        self.demand, self.profiled, sample_bytes = self._profile(profile)
+        self._seeds = seeds
+        self.division = self._divide(sample_bytes)
+        self.allotment = self.division.allotment
+        self.table_set = self._open()
+        self.profiled = {}  # has served
+        ahead = replace(options.pipeline, window=self.division.window, max_group=self.division.max_group)
+        self.pipeline = Pipeline(self.table_set.stores, ahead, self.table_set.grouping, trace)
 
     def _storage(self) -> StorageOptions:
         given = self.options.storage
@@ -123,23 +133,28 @@ class Engine:
             total += self.dataset.indptr(etype).nbytes + sum(part.total_bytes for part in parts if part is not None)
         return total
 
-    def _profile(self, order: SeedOrder) -> tuple[dict[Hashable, TableDemand], int]:
-        """Sample a few batches: the most rows of each table that one needs, and the most memory of a sample."""
+    def _profile(self, order: SeedOrder) -> tuple[dict[Hashable, TableDemand], dict[Hashable, list[Tensor]], int]:
+        """Sample some batches: what a batch needs at most, the rows of every batch, and the most memory of a sample."""
         rows = dict.fromkeys(self.tables, 1)
-        sample_bytes = 0
-        for index in range(min(PROFILED_BATCHES, len(order))):
+        taken: dict[Hashable, list[Tensor]] = {key: [] for key in self.tables}
+        sample_bytes = total = 0
+        for index in range(min(self.profiled_batches, len(order))):
             work = self.sample(order[index], epoch=0)
             sample_bytes = max(sample_bytes, work.size_bytes)
             for key, wanted in work.rows.items():
+                taken[key].append(wanted)
                 rows[key] = max(rows[key], min(int(len(wanted) * PROFILE_MARGIN) + 1, self.tables[key].num_rows))
+                total += len(wanted)
+            if total > PROFILED_ROWS and index >= 2:
+                break
         demand = {}
         for key, table in self.tables.items():
             widened = self.options.dtype is not None and table.torch_dtype.is_floating_point
             item_bytes = self.options.dtype.itemsize if self.options.dtype and widened else table.item_bytes
             demand[key] = TableDemand(rows[key], table.row_bytes, table.dim * item_bytes, table.num_rows)
-        return demand, sample_bytes
+        return demand, taken, sample_bytes
 
-    def _allot(self, sample_bytes: int) -> Allotment:
+    def _divide(self, sample_bytes: int) -> Division:
         options, pipeline = self.options, self.options.pipeline
         fixed = Fixed(
             topology_bytes=self._topology_bytes(),
@@ -147,41 +162,56 @@ class Engine:
             staging_bytes=self.storage.staging_bytes if self.tables else 0,
             sample_bytes=sample_bytes,
         )
-        return allot(
+        asked = Asked(
+            cache=options.cache_bytes,
+            # Shared by the processes of this machine: each accounts for its part.
+            host=None if options.host_bytes is None else options.host_bytes // local_processes(),
+            groups=options.group_bytes,
+            staging=self.storage.staging_bytes if options.staging_fixed else None,
+            window=pipeline.window if options.window_fixed else None,
+            max_group=pipeline.max_group if options.group_fixed else None,
+        )
+        path = next((table.stripes[0].path for table in self.tables.values()), None)
+        return divide(
             self.host_budget,
             fixed,
             self.demand,
+            self.tables,
+            self.profiled,
+            lambda: self.rankings,
+            None if path is None else load_curve(path),
+            asked,
             window=pipeline.window,
             max_group=pipeline.max_group,
             prefetch=pipeline.prefetch,
             groups_in_flight=pipeline.groups_in_flight,
-            cache_bytes=options.cache_bytes,
-            # Shared by the processes of this machine: each accounts for its part.
-            host_bytes=None if options.host_bytes is None else options.host_bytes // local_processes(),
-            group_bytes=options.group_bytes,
+            merge_gap_bytes=self.storage.merge_gap_bytes,
         )
 
-    def _host_rows(self, seeds: Mapping[str, Tensor]) -> dict[Hashable, Tensor]:
-        """Choose the rows of the host buffer; node tables share it by what a batch asks of them."""
-        if not self.allotment.host_buffer or not self.node_tables:
-            return {}
+    def _host_rows(self) -> dict[Hashable, Tensor]:
+        """Choose the rows of the host buffer. Its memory is shared, so every process adds its part."""
+        counts = {key: share.host_rows * local_processes() for key, share in self.division.shares.items()}
+        ranked = self.rankings if any(counts.values()) else {}
+        return {key: ranked[key].top(min(n, self.tables[key].num_rows)) for key, n in counts.items() if key in ranked}
+
+    @functools.cached_property
+    def rankings(self) -> dict[Hashable, HotRows]:
+        """Rank the rows of every table: nodes by their scores, edges by those of the nodes they lead to."""
         scores = host_scores(
             self.dataset,
             self.options.host_rank,
-            seeds,
+            self._seeds,
             seed=self.options.seed,
             pool=self.pool,
-            count=lambda: self._count_accesses(seeds),
+            count=self._count_accesses,
         )
-        weight = {pair: self.demand[pair].rows * self.demand[pair].row_bytes for pair in self.node_tables}
-        chosen: dict[Hashable, Tensor] = {}
-        for pair in self.node_tables:
-            share = (self.options.host_bytes or 0) * weight[pair] // sum(weight.values())
-            count = rows_within(share, self.tables[pair].row_bytes, self.tables[pair].num_rows, host_bytes)
-            chosen[pair] = top_rows(scores[pair[0]], count)
-        return chosen
+        ranked: dict[Hashable, HotRows] = {pair: RowScores(scores[pair[0]]) for pair in self.node_tables}
+        for etype, name in self.edge_tables:
+            if self.dataset.edge_ids_table(etype) is None:  # the rows of its features are the positions of the edges
+                ranked[etype, name] = EdgeScores(scores[etype[2]], self.dataset.indptr(etype))
+        return ranked
 
-    def _count_accesses(self, seeds: Mapping[str, Tensor]) -> dict[str, Scores]:
+    def _count_accesses(self) -> dict[str, Scores]:
         """Count how many batches of an epoch that is never trained on ask for each node.
 
         All ranks count the same epoch, so that they choose the same rows and can share them.
@@ -189,7 +219,7 @@ class Engine:
         options = self.options
         counts = {ntype: np.zeros(self.dataset.num_nodes(ntype), np.uint32) for ntype in self.dataset.node_types}
         order = SeedOrder(
-            seeds, batch_size=options.batch_size, seed=options.seed, epoch=COUNTED_EPOCH, shuffle=options.shuffle
+            self._seeds, batch_size=options.batch_size, seed=options.seed, epoch=COUNTED_EPOCH, shuffle=options.shuffle
         )
         for index in range(len(order)):
             key = SampleKey(options.seed, COUNTED_EPOCH, index)
@@ -198,21 +228,23 @@ class Engine:
                 counts[ntype][nodes.numpy()] += 1
         return counts
 
-    def _open(self, seeds: Mapping[str, Tensor]) -> TableSet:
-        options = self.options
+    def _open(self) -> TableSet:
+        options, division = self.options, self.division
         return open_tables(
             self.tables,
             self.demand,
-            self.allotment,
-            storage=self.storage,
+            division.shares,
+            storage=replace(self.storage, staging_bytes=max(1, division.allotment.staging)),
             policy=options.policy,
-            window=options.pipeline.window,
-            groups_in_flight=options.pipeline.groups_in_flight,
+            window=division.window,
+            group_batches=division.group_batches,
+            max_group=division.max_group,
             keep_outputs=options.pipeline.prefetch + BATCHES_IN_HANDS,
             seed=options.seed,
             pool=self.pool,
             dtype=options.dtype,
-            host_rows=self._host_rows(seeds),
+            host_rows=self._host_rows(),
+            profiled=self.profiled,
             record=options.record,
         )
 
@@ -285,8 +317,3 @@ def edge_ids(by_type: Mapping[EdgeType, T] | None, etype: EdgeType) -> T:
 
 def _only(by_type: dict[str, Tensor]) -> Tensor | None:
     return next(iter(by_type.values()), None)
-
-
-def local_processes() -> int:
-    """Give the number of ranks that torchrun started on this machine."""
-    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 STATE_VERSION = 1
+#: Where no profile chooses: the tables fit in memory, or the user fixed all the rest.
+DEFAULT_WINDOW = 16
+DEFAULT_MAX_GROUP = 16
 #: Engines that a forked child inherited. Their threads do not exist there, so they are neither used nor destroyed.
 _INHERITED: list[Engine] = []
 
@@ -59,7 +62,8 @@ class Loader(IterableDataset[Batch]):
     budget : int or str, optional
         Memory for everything this loader holds, e.g. ``"2GiB"``; by default half of what is available.
     cache, host_buffer, groups : int or str, optional
-        Memory for the cache, for the constant host buffer, and for rows being read; by default shares of the budget.
+        Memory for the cache, for the constant host buffer, and for rows being read. What is not given is chosen by a
+        short profile before the first epoch; :meth:`stats` tells what was chosen and why.
     host_rank : {"pagerank", "degree", "counted", "random"}, .npy file, array or Tensor, or mapping of str to those
         Which rows the host buffer holds: by weighted reverse PageRank from the seeds, by degree, by the accesses of an
         epoch that is sampled for the purpose, by chance, or by scores of your own, one per node (by node type on a
@@ -67,10 +71,11 @@ class Loader(IterableDataset[Batch]):
         whatever process, share one copy.
     policy : str or Policy
         Which rows stay in the cache.
-    window : int
-        Batches that are sampled ahead of the group being planned, so that the cache knows what is coming.
-    max_group : int
-        Most batches whose rows are read together.
+    window : int, optional
+        Batches that are sampled ahead of the group being planned, so that the cache knows what is coming; by default
+        chosen by the profile.
+    max_group : int, optional
+        Most batches whose rows are read together; by default the profile chooses, up to 16.
     storage : StorageOptions or str, optional
         How to read; a string names the engine.
     seed : int
@@ -137,8 +142,8 @@ class Loader(IterableDataset[Batch]):
         host_rank: Any = "pagerank",
         groups: int | str | None = None,
         policy: str | Policy = "window",
-        window: int = 16,
-        max_group: int = 16,
+        window: int | None = None,
+        max_group: int | None = None,
         groups_in_flight: int = 2,
         storage: StorageOptions | str | None = None,
         seed: int = 0,
@@ -183,6 +188,8 @@ class Loader(IterableDataset[Batch]):
             policy=policy,
             storage=StorageOptions(engine=storage) if isinstance(storage, str) else storage or StorageOptions(),
             staging_fixed=isinstance(storage, StorageOptions),
+            window_fixed=window is not None,
+            group_fixed=max_group is not None,
             seed=seed,
             shuffle=shuffle,
             drop_last=drop_last,
@@ -197,8 +204,8 @@ class Loader(IterableDataset[Batch]):
             progress=progress,
             record=record,
             pipeline=PipelineOptions(
-                window=window,
-                max_group=max_group,
+                window=DEFAULT_WINDOW if window is None else window,
+                max_group=DEFAULT_MAX_GROUP if max_group is None else max_group,
                 groups_in_flight=groups_in_flight,
                 prefetch=prefetch,
                 in_order=in_order,
@@ -224,8 +231,8 @@ class Loader(IterableDataset[Batch]):
         """Batches of an epoch on this rank."""
         return len(self.order())
 
-    def order(self, epoch: int | None = None) -> SeedOrder:
-        """Give the seeds of every batch of an epoch (default: the next or current one)."""
+    def order(self, epoch: int | None = None, rank: int | None = None, world_size: int | None = None) -> SeedOrder:
+        """Give the seeds of every batch of an epoch (default: the next or current one) for a rank (default: this)."""
         o = self.options
         return SeedOrder(
             self.seeds,
@@ -234,8 +241,8 @@ class Loader(IterableDataset[Batch]):
             epoch=self._epoch if epoch is None else epoch,
             shuffle=o.shuffle,
             drop_last=o.drop_last,
-            rank=o.rank,
-            world_size=o.world_size,
+            rank=o.rank if rank is None else rank,
+            world_size=o.world_size if world_size is None else world_size,
             uneven=o.uneven,
         )
 
@@ -267,7 +274,8 @@ class Loader(IterableDataset[Batch]):
             self._engine, self._active = None, None
         if self._engine is None:
             kind = _engine_kind(self.options.device)
-            self._engine = kind(self.dataset, self.sampler, self.options, self.seeds, self.order(0), self.trace)
+            profile = self.order(0, rank=0, world_size=1)
+            self._engine = kind(self.dataset, self.sampler, self.options, self.seeds, profile, self.trace)
         return self._engine
 
     def __iter__(self) -> LoaderIterator:
@@ -345,6 +353,7 @@ class Loader(IterableDataset[Batch]):
             tables,
             stage_stats(self._stages),
             None if engine is None else engine.allotment,
+            () if engine is None else engine.division.reasons,
         )
 
     def reset_stats(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -87,6 +88,16 @@ def available_bytes() -> int:
     free = int(fields["MemAvailable"].split()[0]) * 1024
     limit = memory_limit_bytes()
     return free if limit is None else min(free, limit)
+
+
+def default_budget() -> int:
+    """Half of what is available, shared by the ranks on this machine; rounded, so that they agree on it."""
+    return max(available_bytes() // (2 * local_processes()) >> 26 << 26, 1 << 26)
+
+
+def local_processes() -> int:
+    """Give the number of ranks that torchrun started on this machine."""
+    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def allot(

@@ -33,6 +33,8 @@ class LoaderOptions:
     policy: str | Policy
     storage: StorageOptions
     staging_fixed: bool  # the user chose storage.staging_bytes; otherwise a small budget makes it smaller
+    window_fixed: bool  # the user chose pipeline.window, and likewise below; otherwise a profile may choose another
+    group_fixed: bool
     seed: int
     shuffle: bool
     drop_last: bool

@@ -12,7 +12,7 @@ from torch import Tensor
 from gids.loader.memory import Allotment
 from gids.loader.stages import Channel
 from gids.loader.stores import TableStore
-from gids.tiers import Counters, Planner
+from gids.tiers import Counters, HostRows, Planner
 from gids.units import format_bytes
 
 
@@ -92,6 +92,8 @@ class LoaderStats:
         Of the epoch that runs, or ran last.
     memory : Allotment or None
         How the budget is divided; None before the first epoch.
+    reasons : tuple of str
+        Why it is divided so.
     """
 
     epochs: int
@@ -101,6 +103,7 @@ class LoaderStats:
     tables: dict[str, TableStats] = field(default_factory=dict)
     stages: dict[str, StageStats] = field(default_factory=dict)
     memory: Allotment | None = None
+    reasons: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Give plain numbers, for JSON."""
@@ -124,7 +127,7 @@ class LoaderStats:
                 f"{name}: {stage.items} made, blocked {stage.blocked_s:.2f} s, starving its consumer "
                 f"{stage.starving_s:.2f} s, {stage.mean_depth:.1f} ready on average"
             )
-        return "\n".join([*lines, str(self.memory)] if self.memory else lines)
+        return "\n".join([*lines, str(self.memory), *self.reasons] if self.memory else lines)
 
     def _repr_html_(self) -> str:
         heads = (
@@ -163,6 +166,7 @@ class LoaderStats:
         ]
         summary = f"{self.batches} batches, {self.seeds} seeds, training waited {self.stall_s:.2f} s"
         memory = f"<p>{html.escape(str(self.memory))}</p>" if self.memory else ""
+        memory += "".join(f"<p>{html.escape(reason)}</p>" for reason in self.reasons)
         return f"<p>{summary}</p>{_table(heads, rows)}{_table(stage_heads, stages)}{memory}"
 
 
@@ -197,16 +201,16 @@ def table_stats(store: TableStore, since: Mapping[str, int], optimum: bool) -> T
     best = None
     if optimum and store.recorded is not None:
         group_rows = store.group_bytes // store.store.table.row_bytes
-        host = len(store.store.host_buffer) if store.store.host_buffer is not None else 0
+        host = None if store.store.host_buffer is None else store.store.host_buffer.index
         best = best_hit_ratio(
-            store.recorded, store.store.planner.capacity + host + group_rows, store.store.table.num_rows
+            store.recorded, store.store.planner.capacity + group_rows, store.store.table.num_rows, host
         )
     return TableStats(**{name: value - since.get(name, 0) for name, value in now.items()}, optimum=best)
 
 
-def best_hit_ratio(batches: list[Tensor], capacity: int, num_rows: int) -> float:
-    """Give the hit ratio of Belady's policy, with bypass, over a trace of batches."""
-    planner = Planner(num_rows, capacity, "belady")
+def best_hit_ratio(batches: list[Tensor], capacity: int, num_rows: int, host: HostRows | None = None) -> float:
+    """Give the share that Belady's policy, with bypass, serves beside a constant host buffer over a trace of batches."""
+    planner = Planner(num_rows, capacity, "belady", host=host)
     total = Counters()
     for number, batch in enumerate(batches):
         total += planner.plan_group([batch], batches[number + 1 :]).counters

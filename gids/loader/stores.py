@@ -12,12 +12,23 @@ from torch import Tensor
 
 from gids._native import ThreadPool
 from gids.loader.buffers import BufferPool
-from gids.loader.grouping import BudgetGroups
-from gids.loader.memory import Allotment, TableDemand
+from gids.loader.grouping import AccumulatedGroups
+from gids.loader.memory import TableDemand
 from gids.loader.shared import SharedTensor
-from gids.storage import RowReader, StorageOptions
+from gids.storage import RowReader, StorageOptions, load_curve
+from gids.storage.curve import DEFAULT_CURVE
 from gids.table import RowTable
-from gids.tiers import FeatureStore, GroupPlan, HostBuffer, HostRows, PendingGroup, Policy
+from gids.tiers import (
+    AccessModel,
+    Accumulator,
+    FeatureStore,
+    GroupPlan,
+    HostBuffer,
+    HostRows,
+    PendingGroup,
+    Policy,
+    TableShare,
+)
 
 
 @dataclass
@@ -38,7 +49,7 @@ class TableStore:
         Memory for the rows of all groups in flight.
     outputs : BufferPool
         Where batches are delivered.
-    groups : BudgetGroups
+    groups : AccumulatedGroups
         Learns from every plan.
     recorded : list of Tensor, optional
         Takes the rows of every batch planned, for the comparison with the best possible cache.
@@ -52,15 +63,14 @@ class TableStore:
     dtype: torch.dtype
     group_bytes: int
     outputs: BufferPool
-    groups: BudgetGroups
+    groups: AccumulatedGroups
     recorded: list[Tensor] | None = None
     shared: SharedTensor | None = None
 
     def plan(self, batches: list[Tensor], lookahead: list[Tensor]) -> GroupPlan:
         """Plan a group; moves no bytes."""
         plan = self.store.plan_group(batches, lookahead)
-        counters = plan.counters
-        self.groups.learn(self.key, counters.requests, counters.disk)
+        self.groups.learn(self.key, plan.counters)
         if self.recorded is not None:
             self.recorded.extend(batches)
         return plan
@@ -107,12 +117,12 @@ class TableSet:
     ----------
     stores : dict of table key to TableStore
         For :class:`gids.loader.Pipeline`.
-    grouping : BudgetGroups
+    grouping : AccumulatedGroups
         Likewise.
     """
 
     stores: dict[Hashable, TableStore]
-    grouping: BudgetGroups
+    grouping: AccumulatedGroups
 
     def close(self) -> None:
         """Close every reader and give the memory back."""
@@ -124,62 +134,71 @@ class TableSet:
 def open_tables(
     tables: Mapping[Hashable, RowTable],
     demand: Mapping[Hashable, TableDemand],
-    allotment: Allotment,
+    shares: Mapping[Hashable, TableShare],
     *,
     storage: StorageOptions,
     policy: str | Policy,
     window: int,
-    groups_in_flight: int,
+    group_batches: int,
+    max_group: int,
     keep_outputs: int,
     seed: int,
     pool: ThreadPool,
     dtype: torch.dtype | None = None,
     host_rows: Mapping[Hashable, Tensor] | None = None,
+    profiled: Mapping[Hashable, list[Tensor]] | None = None,
     record: bool = False,
 ) -> TableSet:
-    """Open tables under one budget, each with a share by the bytes that a batch asks of it.
+    """Open tables under one budget.
 
     Parameters
     ----------
     tables, demand : mapping of table key to RowTable, TableDemand
         What to open and how much a batch wants of it.
-    allotment : Allotment
-        From :func:`gids.loader.memory.allot`.
-    storage, policy, window, groups_in_flight, seed, pool
+    shares : mapping of table key to TableShare
+        From :mod:`gids.loader.dividing`.
+    storage, policy, window, max_group, seed, pool
         As in :class:`gids.Loader`. ``storage.staging_bytes`` is for all tables together.
+    group_batches : int
+        Batches to read together where they fit.
     keep_outputs : int
         Delivered batches whose memory is kept for use again.
     dtype : torch.dtype, optional
         Of floating point rows in a batch.
     host_rows : mapping of table key to Tensor[int64], optional
         Rows for a constant host buffer, in memory that all processes of this machine share.
+    profiled : mapping of table key to list of Tensor, optional
+        Rows of some batches, to know how much of a batch the host buffer serves before the first one is planned.
     record : bool
         Keep the rows of every batch, for the comparison with the best possible cache.
     """
+    hosted = host_rows or {}
+    expected = {key: 1 - served_share(hosted.get(key), (profiled or {}).get(key, [])) for key in tables}
+    limits: dict[Hashable, tuple[int, int | None]] = {
+        key: (table.row_bytes, shares[key].group_bytes) for key, table in tables.items()
+    }
+    model = AccessModel.from_curve(load_curve(next(iter(tables.values())).stripes[0].path) if tables else DEFAULT_CURVE)
+    grouping = AccumulatedGroups(
+        Accumulator(model, limits, expected=expected, least_batches=group_batches, max_batches=max_group)
+    )
     weight = {key: max(1, need.rows * need.row_bytes) for key, need in demand.items()}
     total = sum(weight.values())
-    limits = {key: allotment.groups * weight[key] // total for key in tables}
-    grouping = BudgetGroups({key: (tables[key].row_bytes, limits[key]) for key in tables})
     stores: dict[Hashable, TableStore] = {}
     opened = TableSet(stores, grouping)
     try:
         for key, table in tables.items():
-            share = weight[key] / total
-            options = split_staging(storage, share)
-            reader = RowReader(table, options, pool)
-            slot_bytes = table.row_bytes + demand[key].slot_overhead_bytes
-            cache_rows = min(int(allotment.cache * share) // slot_bytes, table.num_rows)
-            host, shared = share_rows(table, reader, (host_rows or {}).get(key))
+            reader = RowReader(table, split_staging(storage, weight[key] / total), pool)
+            host, shared = share_rows(table, reader, hosted.get(key))
             store = FeatureStore(
                 table,
                 reader,
-                cache_rows=cache_rows,
+                cache_rows=shares[key].cache_rows,
                 policy=policy,
                 window=window,
                 host_buffer=host,
                 seed=seed,
                 pool=pool,
-                arena_rows=max(1, limits[key] // table.row_bytes),
+                arena_rows=max(1, shares[key].group_bytes // table.row_bytes),
             )
             out_dtype = dtype if dtype is not None and table.torch_dtype.is_floating_point else table.torch_dtype
             stores[key] = TableStore(
@@ -187,7 +206,7 @@ def open_tables(
                 store,
                 reader,
                 out_dtype,
-                limits[key],
+                shares[key].group_bytes,
                 BufferPool(keep_outputs),
                 grouping,
                 [] if record else None,
@@ -197,6 +216,14 @@ def open_tables(
         opened.close()
         raise
     return opened
+
+
+def served_share(hosted: Tensor | None, batches: list[Tensor]) -> float:
+    """Share of the rows of some batches that are among ``hosted``."""
+    if hosted is None or not len(hosted) or not batches:
+        return 0.0
+    rows = torch.cat(batches[:3])
+    return float(torch.isin(rows, hosted).double().mean())
 
 
 def split_staging(storage: StorageOptions, share: float) -> StorageOptions:

@@ -218,9 +218,9 @@ def curve_path(path: str | Path) -> Path:
     return cache_directory() / f"{device_key(path)}.json"
 
 
-def save_curve(path: str | Path, curve: DeviceCurve) -> Path:
-    """Keep a measured curve for later runs; gives the file."""
-    target = curve_path(path)
+def save_curve(path: str | Path, curve: DeviceCurve, directory: Path | None = None) -> Path:
+    """Keep a measured curve for later runs, in ``directory`` instead of the cache if given; gives the file."""
+    target = curve_path(path) if directory is None else directory / curve_path(path).name
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_text(json.dumps({"version": CURVE_VERSION, "curve": asdict(curve)}, indent=2))

@@ -137,6 +137,8 @@ class Accumulator:
         read once, and denser rows merge (:attr:`BudgetSplit.group_batches`).
     max_batches : int
         Most batches in a group.
+    expected : mapping of table key to float, optional
+        Share of the requests to expect on disk before anything was learned, with an empty cache; by default all.
     """
 
     #: Weight of the newest group in the running shares.
@@ -152,6 +154,7 @@ class Accumulator:
         efficiency: float = 0.95,
         least_batches: int = 1,
         max_batches: int = 64,
+        expected: Mapping[Hashable, float] | None = None,
     ):
         if not 1 <= least_batches <= max_batches:
             raise ConfigError(f"least_batches must be in [1, max_batches = {max_batches}] (got {least_batches})")
@@ -164,7 +167,17 @@ class Accumulator:
         self.max_batches = max_batches
         self.accesses = model.accesses_for(efficiency)
         self._lock = threading.Lock()
-        self._tables = {key: _Table(*limit) for key, limit in limits.items()}  # guarded by _lock
+        self._limits, self._expected = dict(limits), dict(expected or {})
+        self._tables = {key: self._table(key) for key in limits}  # guarded by _lock
+
+    def _table(self, key: Hashable) -> _Table:
+        share = self._expected.get(key, 1.0)
+        return _Table(*self._limits[key], access_share=share, disk_share=share, learned=share < 1)
+
+    def forget(self, key: Hashable) -> None:
+        """Expect of a table what was expected at first: its cache was emptied."""
+        with self._lock:
+            self._tables[key] = self._table(key)
 
     def access_share(self, key: Hashable) -> float:
         """Share of a table's requests that become accesses, after cache, host buffer, duplicates and merging."""

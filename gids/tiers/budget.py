@@ -26,7 +26,8 @@ WORTHWHILE = 0.01
 GROUP_MARGIN = 1.1
 WINDOWS = (0, 1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-HOST_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+#: The host buffer goes first: a constant row costs no planning, and is copied once for all epochs and processes.
+HOST_SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 #: Parts of what groups would take without a cache that are tried as their room.
 ROOMS = (0.35, 0.5, 0.65, 0.8, 1.0)
 #: Parts in which memory is dealt out to tables.

@@ -197,7 +197,7 @@ def test_budget_too_small_says_the_minimum_and_the_minimum_works(graph, referenc
 
 
 def test_stats_add_up(graph):
-    with make(graph, cache="40KiB", groups="100KiB", record=True) as loader:
+    with make(graph, cache="40KiB", groups="100KiB", host_buffer="20KiB", record=True) as loader:
         rows = sum(len(batch.input_nodes) for batch in loader)
         stats = loader.stats(optimum=True)
         table = stats.tables["_N/feat"]

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from gids.errors import ConfigError
-from gids.loader.grouping import BudgetGroups
+from gids.loader.grouping import AccumulatedGroups
 from gids.loader.memory import Fixed, TableDemand, allot, available_bytes
 from gids.loader.pipeline import Work
+from gids.tiers import AccessModel, Accumulator, Counters
 
 ONE = {"feat": TableDemand(rows=100, row_bytes=10, out_row_bytes=20, num_rows=10_000, slot_overhead_bytes=0)}
 FORESIGHT = {"window": 0, "max_group": 4, "prefetch": 1, "groups_in_flight": 2}
@@ -52,25 +53,39 @@ def works(*sizes):
     return [Work(None, {"feat": torch.arange(size)}) for size in sizes]
 
 
+def groups_of(limits, **options):
+    model = AccessModel(peak_iops=1000, overhead_s=1e-3)
+    return AccumulatedGroups(Accumulator(model, limits, **{"least_batches": 12, "max_batches": 12} | options))
+
+
 def test_groups_grow_with_what_was_learned():
-    groups = BudgetGroups({"feat": (10, 4000)})
+    groups = groups_of({"feat": (10, 4000)})
     waiting = works(*[100] * 12)
     assert groups.size(waiting) == 4, "at first every row may have to be read"
-    groups.learn("feat", requests=400, disk=200)
+    groups.learn("feat", Counters(requests=400, disk=0, cache=400))
     assert groups.size(waiting) == 7, "0.9 x 4000 bytes, 500 a batch"
-    groups.learn("feat", requests=400, disk=0)
+    for _ in range(20):
+        groups.learn("feat", Counters(requests=400, disk=0, cache=400))
     assert groups.size(waiting) == 12
-    groups.learn("feat", requests=0, disk=0)
-    assert groups.size(waiting) == 12
+    groups.forget("feat")
+    assert groups.size(waiting) == 4
+
+
+def test_groups_begin_with_what_a_profile_expects():
+    groups = groups_of({"feat": (10, 4000)}, expected={"feat": 0.5})
+    assert groups.size(works(*[100] * 12)) == 7
+    groups.learn("feat", Counters(requests=400, disk=400))
+    groups.forget("feat")
+    assert groups.size(works(*[100] * 12)) == 7
 
 
 def test_a_batch_that_is_too_large_goes_alone():
-    assert BudgetGroups({"feat": (10, 5)}).size(works(100, 1)) == 1
-    assert BudgetGroups({}).size(works(3, 3)) == 2
+    assert groups_of({"feat": (10, 5)}).size(works(100, 1)) == 1
+    assert groups_of({}).size([Work(None, {}), Work(None, {})]) == 2
 
 
 def test_the_tightest_table_decides():
-    groups = BudgetGroups({"a": (10, 4000), "b": (10, 2000)})
+    groups = groups_of({"a": (10, 4000), "b": (10, 2000)})
     both = [Work(None, {"a": torch.arange(100), "b": torch.arange(100)}) for _ in range(5)]
     assert groups.size(both) == 2
     assert groups.size([Work(None, {"a": torch.arange(100)}) for _ in range(5)]) == 4
