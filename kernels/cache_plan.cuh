@@ -8,6 +8,7 @@
 
 #include "next_use.cuh"
 #include "row_map.cuh"
+#include "use_level.cuh"
 
 namespace gids {
 
@@ -17,8 +18,14 @@ struct Tiers {
     RowMap hosted;  // row -> host slot
     int64_t capacity;
     int64_t host_rows;
-    int64_t num_rows;  // of the table, to refuse rows that it does not have
+    int64_t num_rows;           // of the table, to refuse rows that it does not have
+    const uint8_t* popularity;  // row -> use level that a ranking expects, or null: uses are counted
 };
+
+// SlotState::uses of a row that was read and used `counted` times in its group.
+GIDS_DEVICE uint32_t uses_of(const uint8_t* popularity, int64_t row, int64_t counted) {
+    return popularity != nullptr ? uses_at_level(popularity[row]) : static_cast<uint32_t>(counted);
+}
 
 constexpr int64_t kMiss = -1;
 constexpr int64_t kBadRow = -2;
@@ -31,7 +38,7 @@ GIDS_DEVICE int64_t classify_row(const Tiers& tiers, SlotState* slots, int64_t r
     const int64_t slot = tiers.capacity > 0 ? tiers.cached.find(row) : kNoValue;
     if (slot != kNoValue) {
         slots[slot].last = batch;
-        ++slots[slot].uses;
+        slots[slot].uses += tiers.popularity == nullptr;
         if (next >= group_end) slots[slot].next = next;
         return slot;
     }

@@ -123,11 +123,12 @@ GIDS_REGISTER(observe_rows)
 // Locations of one batch's rows, and flags of its misses. counters: requests, cache, host, disk, duplicates.
 GIDS_KERNEL classify_rows(gids::RowEntry* cached, gids::uint64_t cached_mask, gids::RowEntry* hosted,
                           gids::uint64_t hosted_mask, gids::int64_t capacity, gids::int64_t host_rows,
-                          gids::int64_t num_rows, gids::SlotState* slots, const gids::int64_t* rows,
-                          gids::int64_t count, gids::uint32_t batch, const gids::uint32_t* uses,
-                          gids::uint32_t unknown_use, gids::uint32_t group_end, gids::int64_t* location,
-                          gids::int64_t* missed, gids::int64_t* counters, gids::uint32_t* bad) {
-    const gids::Tiers tiers{{cached, cached_mask}, {hosted, hosted_mask}, capacity, host_rows, num_rows};
+                          gids::int64_t num_rows, const gids::uint8_t* popularity, gids::SlotState* slots,
+                          const gids::int64_t* rows, gids::int64_t count, gids::uint32_t batch,
+                          const gids::uint32_t* uses, gids::uint32_t unknown_use, gids::uint32_t group_end,
+                          gids::int64_t* location, gids::int64_t* missed, gids::int64_t* counters,
+                          gids::uint32_t* bad) {
+    const gids::Tiers tiers{{cached, cached_mask}, {hosted, hosted_mask}, capacity, host_rows, num_rows, popularity};
     const gids::Group<1> lane;
     gids::int64_t from_cache = 0, from_host = 0;
     for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane)) {
@@ -168,8 +169,8 @@ GIDS_REGISTER(flag_new_rows)
 GIDS_KERNEL place_misses(const gids::int64_t* miss_rows, const gids::int64_t* miss_at, const gids::int64_t* count,
                          const gids::int64_t* flags, const gids::int64_t* before, const gids::int64_t* begins,
                          int batches, gids::uint32_t first_batch, gids::uint32_t* const* uses, gids::int64_t buffer,
-                         gids::int64_t* location, gids::int64_t* disk_rows, gids::SlotState* states,
-                         gids::int64_t* counters) {
+                         const gids::uint8_t* popularity, gids::int64_t* location, gids::int64_t* disk_rows,
+                         gids::SlotState* states, gids::int64_t* counters) {
     const gids::Group<1> lane;
     for (gids::int64_t j = group_index(lane); j < *count; j += group_count(lane)) {
         const bool first = flags[j] != 0;
@@ -185,7 +186,7 @@ GIDS_KERNEL place_misses(const gids::int64_t* miss_rows, const gids::int64_t* mi
             gids::int64_t head = j;
             while (head > 0 && miss_rows[head - 1] == miss_rows[j]) --head;
             states[position] = {next, first_batch + static_cast<gids::uint32_t>(b),
-                                static_cast<gids::uint32_t>(j - head + 1)};
+                                gids::uses_of(popularity, miss_rows[j], j - head + 1)};
         }
     }
 }

@@ -15,7 +15,7 @@ constexpr uint32_t kFree = 0xffffffffu;   // SlotState::last of a slot that hold
 struct SlotState {
     uint32_t next;  // batch that needs the row next, or kNever
     uint32_t last;  // batch that used it last, or kFree
-    uint32_t uses;  // batches that used it since it was read
+    uint32_t uses;  // batches that used it since it was read; where popularity is known, what it stands for
 };
 
 // An occurrence is (batch, index in the batch), packed into a map value; never negative.

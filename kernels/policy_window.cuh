@@ -2,19 +2,11 @@
 #pragma once
 
 #include "next_use.cuh"
+#include "use_level.cuh"
 
 namespace gids {
 
-// Rows with no use in the window are ranked by how often they were used: 4 levels to a doubling, 0 is the rarest.
-constexpr uint32_t kUseLevels = 128;
-
-GIDS_DEVICE uint32_t use_level(uint32_t uses) {
-    if (uses < 4) return uses;
-    uint32_t top = 31;
-    while (!(uses >> top)) --top;
-    return 4 * (top - 1) + ((uses >> (top - 2)) & 3u);
-}
-
+// Rows with no use in the window are ranked by how often they are used.
 struct WindowPolicy {
     uint32_t group_end;  // first batch after the group
     uint32_t ahead;      // batches known after the group; belady knows the superbatch

@@ -146,6 +146,10 @@ void bind_tiers(nb::module_& m) {
             [](Planner& self, const Vector<int64_t>& entries, int64_t rows) { self.set_host(map_of(entries), rows); },
             "entries"_a, "rows"_a, nb::keep_alive<1, 2>())
         .def(
+            "set_popularity",
+            [](Planner& self, const ConstVector<uint8_t>& levels) { self.set_popularity(span_of(levels)); }, "levels"_a,
+            nb::keep_alive<1, 2>())
+        .def(
             "observe",
             [](Planner& self, ThreadPool& pool, const ConstVector<int64_t>& rows) {
                 self.observe(pool, span_of(rows));

@@ -46,6 +46,17 @@ void Planner::set_host(RowMap rows, int64_t count) {
     host_rows_ = count;
 }
 
+void Planner::set_popularity(std::span<const uint8_t> levels) {
+    if (static_cast<int64_t>(levels.size()) != options_.num_rows)
+        throw ConfigError("popularity must have one level per row, " + std::to_string(options_.num_rows) + " (got " +
+                          std::to_string(levels.size()) + ")");
+    for (const uint8_t level : levels)
+        if (level >= kUseLevels)
+            throw ConfigError("levels of popularity must be below " + std::to_string(kUseLevels) + " (got " +
+                              std::to_string(level) + ")");
+    popularity_ = levels.data();
+}
+
 void Planner::reset() {
     cached_.clear(keys_for(options_.capacity));
     row_of_.assign(options_.capacity, kNoRow);
@@ -106,7 +117,7 @@ void Planner::observe(ThreadPool& pool, std::span<const int64_t> rows) {
 int64_t Planner::classify(ThreadPool& pool, std::span<const int64_t> rows, std::span<int64_t> out, const uint32_t* uses,
                           uint32_t group_end, std::vector<RowAt>& misses, int64_t base, PlanCounters& counters) {
     const int64_t n = static_cast<int64_t>(rows.size());
-    const Tiers tiers{cached_.ref(), hosted_, options_.capacity, host_rows_, options_.num_rows};
+    const Tiers tiers{cached_.ref(), hosted_, options_.capacity, host_rows_, options_.num_rows, popularity_};
     const uint32_t batch = first_;
     const uint32_t unknown = options_.policy == PolicyKind::kSieve ? kVisited : kNever;
     std::vector<int64_t> missed((n + kGrain - 1) / kGrain), hosted(missed.size());
@@ -168,7 +179,7 @@ void Planner::find_duplicates(ThreadPool& pool, std::vector<RowAt>& misses,
                 const uint32_t next = uses_.empty() ? kNever : uses_[b][at - begins[b]];
                 int64_t head = j;
                 while (head > 0 && misses[head - 1].row == row) --head;
-                states[position] = {next, first_ + static_cast<uint32_t>(b), static_cast<uint32_t>(j - head + 1)};
+                states[position] = {next, first_ + static_cast<uint32_t>(b), uses_of(popularity_, row, j - head + 1)};
             }
         }
     });

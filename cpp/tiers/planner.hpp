@@ -42,6 +42,10 @@ public:
     // Constant rows that the host buffer serves; the entries outlive the planner. No entries: no host buffer.
     void set_host(RowMap rows, int64_t count);
 
+    // How often each row of the table is expected to be used, in levels of use_level.cuh; the levels outlive the
+    // planner. Without them `window` counts uses while a row is cached.
+    void set_popularity(std::span<const uint8_t> levels);
+
     // Whether the policy looks ahead: then every batch is observed, in order, before it is planned.
     bool looks_ahead() const { return options_.policy == PolicyKind::kWindow || options_.policy == PolicyKind::kGids; }
     void observe(ThreadPool& pool, std::span<const int64_t> rows);
@@ -76,6 +80,7 @@ private:
     PlannerOptions options_;
     RowMap hosted_{nullptr, 0};
     int64_t host_rows_ = 0;
+    const uint8_t* popularity_ = nullptr;     // by row of the table, or null
     HostRowMap cached_;                       // row -> slot
     std::vector<int64_t> row_of_;             // slot -> row, kNoRow where free
     std::vector<SlotState> slots_;            // slot -> next and last use; last == kFree where free

@@ -38,15 +38,21 @@ class Trace:
         return len(np.unique(torch.cat(self.batches[middle : middle + window + 1]).numpy())) / self.num_rows
 
 
-def make_graph(path: Path, num_nodes: int, seed: int) -> Dataset:
-    """Write an R-MAT graph with Graph500's chances and 15 in-edges a node; features of one value, they are not read."""
-    from gids.generate import rmat
+#: The power-law graphs that the package makes: R-MAT with Graph500's chances, and the one of ``gids bench epoch``.
+GRAPHS = ("rmat", "communities")
 
-    return rmat(path, num_nodes=num_nodes, degree=15, dim=1, seed=seed)
+
+def make_graph(path: Path, kind: str, num_nodes: int, seed: int) -> Dataset:
+    """Write a graph of :data:`GRAPHS` with 15 in-edges a node; features of one value, they are not read."""
+    from gids import generate
+
+    if kind == "rmat":
+        return generate.rmat(path, num_nodes=num_nodes, degree=15, dim=1, seed=seed)
+    return generate.communities(path, num_nodes=num_nodes, degree=15, dim=1, seed=seed)
 
 
 def sample_trace(
-    dataset: Dataset, topology: Topology, batch_size: int, fanouts: list[int], count: int, pool: ThreadPool
+    name: str, dataset: Dataset, topology: Topology, batch_size: int, fanouts: list[int], count: int, pool: ThreadPool
 ) -> Trace:
     """Sample ``count`` batches of shuffled epochs of the training nodes."""
     train = dataset.split("train")
@@ -60,5 +66,4 @@ def sample_trace(
             sample = sampler.sample(topology, seeds, SampleKey(0, epoch, number), pool)
             batches.append(sample.input_nodes[dataset.node_types[0]])
         epoch += 1
-    name = f"{batch_size} seeds x {'x'.join(map(str, fanouts))}"
     return Trace(name, dataset.num_nodes(), batches)

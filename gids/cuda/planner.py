@@ -102,7 +102,7 @@ class CudaPlanner:
     ----------
     session : Session
         Stream and memory.
-    num_rows, capacity, policy, window, host, seed
+    num_rows, capacity, policy, window, host, popularity, seed
         As for :class:`gids.tiers.plan.Planner`.
     """
 
@@ -115,6 +115,7 @@ class CudaPlanner:
         *,
         window: int | None = None,
         host: HostRows | None = None,
+        popularity: npt.NDArray[np.uint8] | None = None,
         seed: int = 0,
     ):
         self._session = session
@@ -129,6 +130,7 @@ class CudaPlanner:
             if host is None or not len(host)
             else host_array(session, host.entries.numpy(), "the host buffer's lookup map")
         )
+        self._popularity = None if popularity is None else session.upload(popularity)
         self._number = 0
         self.generation = 0
         self._first = 0  # sequence number of the next batch to plan
@@ -248,9 +250,9 @@ class CudaPlanner:
             session.copy(rows[part], batch)
             session.launch(
                 "classify_rows", len(batch), *self._cached.arguments, *hosted, np.int64(self.capacity),
-                np.int64(self.host_rows), np.int64(self.num_rows), self._slots, batch, np.int64(len(batch)),
-                np.uint32(group_begin + b), self._uses[b] if self.looks_ahead else None, unknown, np.uint32(group_end),
-                location[part], missed[part], counters[5 * b : 5 * b + 5], bad,
+                np.int64(self.host_rows), np.int64(self.num_rows), self._popularity, self._slots, batch,
+                np.int64(len(batch)), np.uint32(group_begin + b), self._uses[b] if self.looks_ahead else None, unknown,
+                np.uint32(group_end), location[part], missed[part], counters[5 * b : 5 * b + 5], bad,
             )  # fmt: skip
         disk_rows, states, unique = self._find_duplicates(rows, location, missed, begins, counters, group_begin)
         self._first = group_end
@@ -308,7 +310,7 @@ class CudaPlanner:
         session.launch(
             "place_misses", total, miss_rows, miss_at, count, flags, positions, session.upload(begins),
             np.int32(len(begins) - 1), np.uint32(group_begin), self._use_pointers() if self.looks_ahead else None,
-            np.int64(self.capacity + self.host_rows), location, disk_rows, states, counters,
+            np.int64(self.capacity + self.host_rows), self._popularity, location, disk_rows, states, counters,
         )  # fmt: skip
         unique = session.empty(1, np.int64)
         session.launch("take_values", 1, positions, count, np.int64(1), unique)

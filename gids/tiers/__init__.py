@@ -3,7 +3,7 @@
 from gids.tiers.accumulator import AccessModel, Accumulator
 from gids.tiers.budget import BudgetSplit, TableProfile, TableShare, split_budget
 from gids.tiers.host_buffer import HostBuffer, HostRows
-from gids.tiers.hot_rows import EdgeScores, HotRows, RowScores, top_edges, top_rows
+from gids.tiers.hot_rows import EdgeScores, HotRows, RowScores, popularity_levels, top_edges, top_rows
 from gids.tiers.plan import BatchPlan, Counters, GroupPlan, Planner, Source
 from gids.tiers.policies import POLICIES, Policy, parse_policy
 from gids.tiers.rank import Ranking, count_accesses, rank_nodes, reverse_pagerank
@@ -32,6 +32,7 @@ __all__ = [
     "TableShare",
     "count_accesses",
     "parse_policy",
+    "popularity_levels",
     "rank_nodes",
     "reverse_pagerank",
     "split_budget",

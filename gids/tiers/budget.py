@@ -140,7 +140,7 @@ def split_budget(
     staging: int | None = None,
     window: int | None = None,
     max_group: int = 16,
-    groups_in_flight: int = 2,
+    groups_in_flight: int = 1,
     sample_bytes: int = 0,
     merge_gap_bytes: int | None = None,
 ) -> BudgetSplit:
@@ -165,7 +165,7 @@ def split_budget(
     max_group : int
         Most batches in a group.
     groups_in_flight : int
-        Groups whose rows are in memory at a time.
+        Groups whose rows are in memory at a time: 1 where they share an arena, see :class:`gids.tiers.arena.RowArena`.
     sample_bytes : int
         Memory of a sampled batch that waits in the window or group, beyond what the planner keeps of it.
     merge_gap_bytes : int, optional

@@ -13,6 +13,9 @@ from gids.errors import ConfigError
 
 #: Scores that are sorted to place a row among all; larger rankings are sampled evenly.
 SORTED_SCORES = 1 << 20
+#: The highest level whose uses fit in 32 bits (kernels/use_level.cuh).
+MOST_POPULAR = 123
+LEVELS_AT_A_TIME = 1 << 20
 
 
 class HotRows(Protocol):
@@ -95,6 +98,28 @@ class EdgeScores:
         order = np.argsort(-chance, kind="stable")
         degrees = (self._indptr[nodes + 1] - self._indptr[nodes])[order]
         return chance[order], np.concatenate([[0], np.cumsum(degrees)]) * every
+
+
+def popularity_levels(scores: Tensor | NDArray[Any]) -> NDArray[np.uint8]:
+    """Give the use levels of kernels/use_level.cuh that stand for scores: 4 to a doubling below the highest, 0 for 0.
+
+    One byte a row: the only thing that a planner may hold for rows that it does not hold.
+
+    Parameters
+    ----------
+    scores : array of numbers [rows]
+        Not negative; the more, the more often a row is used. Reverse PageRank with as many rounds as the sampler has
+        layers and no damping is about how often sampling takes a node.
+    """
+    values = scores.numpy() if isinstance(scores, Tensor) else np.asarray(scores)
+    levels = np.zeros(len(values), np.uint8)
+    highest = float(values.max(initial=0))
+    for begin in range(0, len(values), LEVELS_AT_A_TIME):
+        part = values[begin : begin + LEVELS_AT_A_TIME].astype(np.float64)
+        used = np.flatnonzero(part > 0)
+        below = np.ceil(4 * np.log2(highest / part[used]))
+        levels[begin + used] = np.maximum(MOST_POPULAR - below, 1)
+    return levels
 
 
 def top_rows(scores: Tensor | NDArray[Any], count: int) -> Tensor:

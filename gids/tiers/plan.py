@@ -6,7 +6,9 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gids._native import CachePlanner, ThreadPool
@@ -128,6 +130,9 @@ class Planner:
         See :func:`gids.tiers.policies.parse_policy`.
     host : HostRows, optional
         Rows that the host buffer serves.
+    popularity : uint8[num_rows], optional
+        What :func:`gids.tiers.popularity_levels` makes of a ranking: ``window`` then keeps the popular ones of the rows
+        that its window does not need, instead of those used most while they were cached.
     seed : int
         For the policies that draw.
     pool : ThreadPool, optional
@@ -142,6 +147,7 @@ class Planner:
         *,
         window: int | None = None,
         host: HostRows | None = None,
+        popularity: NDArray[np.uint8] | None = None,
         seed: int = 0,
         pool: ThreadPool | None = None,
     ):
@@ -153,6 +159,8 @@ class Planner:
         self._native = CachePlanner(self.capacity, num_rows, self.policy.kind, seed)
         if host is not None and len(host):
             self._native.set_host(host.entries.numpy(), len(host))
+        if popularity is not None:
+            self._native.set_popularity(popularity)
         self._observed: list[Tensor] = []  # batches in the window, not yet planned
         self._number = 0
         self._generation = 0

@@ -132,6 +132,8 @@ class FeatureStore:
         See :func:`gids.tiers.policies.parse_policy`.
     host_buffer : HostBuffer, optional
         Constant rows.
+    popularity : uint8[rows], optional
+        See :class:`gids.tiers.plan.Planner`.
     group_bytes : int, optional
         Limit for the rows of all groups between :meth:`start` and their last :meth:`gather`. None is no limit.
     seed : int
@@ -159,6 +161,7 @@ class FeatureStore:
         policy: str | Policy = "window",
         window: int | None = None,
         host_buffer: HostBuffer | None = None,
+        popularity: NDArray[np.uint8] | None = None,
         group_bytes: int | None = None,
         seed: int = 0,
         pool: ThreadPool | None = None,
@@ -185,6 +188,7 @@ class FeatureStore:
             policy,
             window=window,
             host=None if host_buffer is None else host_buffer.index,
+            popularity=popularity,
             seed=seed,
             pool=self.pool,
         )

@@ -7,10 +7,12 @@ from session import SimtSession
 
 from gids.cuda.planner import CudaPlanner, plan_to_host
 from gids.errors import ConfigError
+from gids.tiers import popularity_levels
 from gids.tiers.host_buffer import HostRows
 from gids.tiers.plan import Planner
 
 ROWS = 400
+SCORES = np.random.default_rng(6).random(ROWS) ** 5
 POLICIES = ["window(6)", "belady", "gids(4)", "lru", "sieve", "random"]
 
 
@@ -38,13 +40,15 @@ def assert_same_plan(got, plan):
         assert mine["counters"] == theirs.counters
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("policy", "popularity"), [*((policy, None) for policy in POLICIES), ("window(6)", popularity_levels(SCORES))]
+)
 @pytest.mark.parametrize(("capacity", "hosted"), [(48, 30), (0, 20), (ROWS + 9, 0)])
-def test_plans_equal_the_cpu_planners(session, policy, capacity, hosted):
+def test_plans_equal_the_cpu_planners(session, policy, popularity, capacity, hosted):
     seed = session.block_threads + capacity
     host = HostRows(torch.from_numpy(np.random.default_rng(2).permutation(ROWS)[:hosted])) if hosted else None
-    cpu = Planner(ROWS, capacity, policy, host=host, seed=2**35 + 5)
-    device = CudaPlanner(session, ROWS, capacity, policy, host=host, seed=2**35 + 5)
+    cpu = Planner(ROWS, capacity, policy, host=host, popularity=popularity, seed=2**35 + 5)
+    device = CudaPlanner(session, ROWS, capacity, policy, host=host, popularity=popularity, seed=2**35 + 5)
     rows = skewed_batches(seed)
     tensors, arrays = [torch.from_numpy(r) for r in rows], [session.upload(r) for r in rows]
     at = 0

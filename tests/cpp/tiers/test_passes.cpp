@@ -11,6 +11,7 @@
 #include "tiers/pagerank.hpp"
 #include "tiers/radix_sort.hpp"
 #include "tiers/sieve.hpp"
+#include "use_level.cuh"
 
 TEST_CASE("radix_sort is a stable sort for any size, range and number of threads") {
     std::mt19937_64 random(1);
@@ -110,4 +111,16 @@ TEST_CASE("rank pushed in parallel adds up to the same bits, and damaged edges a
     CHECK(sent - total <= kEdges);  // what integer division leaves behind
     sources[123456] = kNodes;
     CHECK_THROWS_AS(pushed(2, kEdges), gids::DatasetError);
+}
+
+TEST_CASE("levels of use grow with uses, and each level's least uses are of that level") {
+    uint32_t before = 0;
+    for (uint32_t uses = 0; uses < 100000; ++uses) {
+        const uint32_t level = gids::use_level(uses);
+        CHECK((level == before || level == before + 1));
+        CHECK(gids::uses_at_level(level) <= uses);
+        before = level;
+    }
+    for (uint32_t level = 0; level < 124; ++level) CHECK(gids::use_level(gids::uses_at_level(level)) == level);
+    CHECK(gids::use_level(gids::uses_at_level(255)) < gids::kUseLevels);
 }

@@ -1,12 +1,13 @@
 """Policies against plain models of them, and how they are named."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gids import ConfigError
-from gids.tiers import Planner, parse_policy
+from gids.tiers import Planner, parse_policy, popularity_levels
 from gids.tiers.policies import POLICIES, Gids, Window
 from tests.gids.tiers.test_plan import rows, run, traces
 
@@ -65,6 +66,34 @@ def test_gids_with_every_line_in_use_caches_nothing_and_does_not_wait():
     plans, _ = run([[0, 1], [2, 3], [0, 1]], 2, "gids(3)")
     assert plans[1].batches[0].admit_slots.tolist() == []
     assert plans[2].counters.cache == 2
+
+
+def test_popular_rows_stay_where_the_window_is_silent():
+    """Row 7 is expected twice as often as row 5, row 9 less than both; what is counted does not matter then."""
+    scores = np.zeros(10)
+    scores[[5, 7, 9]] = 4, 8, 1
+    planner = Planner(10, 1, "window(1)", popularity=popularity_levels(scores))
+    residents = []
+    for batch in ([5], [5], [7], [9], [2]):
+        planner.plan_group([rows(*batch)])
+        residents.append(planner.resident_rows().item())
+    assert residents == [5, 5, 7, 7, 7]
+    counted = Planner(10, 1, "window(1)")
+    for batch in ([5], [5], [7]):
+        counted.plan_group([rows(*batch)])
+    assert counted.resident_rows().item() == 5
+    planner.plan_group([rows(2)], [rows(2)])
+    assert planner.resident_rows().item() == 2  # the window knows better
+
+
+def test_popularity_levels():
+    assert popularity_levels(np.array([0, 1024, 1023, 512, 511, 256, 1])).tolist() == [0, 123, 122, 119, 118, 115, 83]
+    assert popularity_levels(np.array([1e-30, 1.0])).tolist() == [1, 123]
+    assert popularity_levels(np.zeros(3)).tolist() == [0, 0, 0]
+    with pytest.raises(ConfigError, match="one level per row, 9"):
+        Planner(9, 1, popularity=np.zeros(3, np.uint8))
+    with pytest.raises(ConfigError, match="below 128"):
+        Planner(3, 1, popularity=np.full(3, 200, np.uint8))
 
 
 def test_random_evicts_every_slot_sooner_or_later_and_repeats():
