@@ -176,15 +176,13 @@ def draw(results: dict, figure: Figure) -> None:
             middle * scale, place, xerr=[[(middle - low) * scale], [(high - middle) * scale]], fmt="o", capsize=3,
             color=colours[case["kind"]],
         )  # fmt: skip
-        beyond = f", {case['beyond']:.0%} beyond the bar" if case["beyond"] else ""
-        axis.annotate(
-            f"{middle * scale - 1:+.0%}{beyond}", (1.0, place), (0.86, place), ("axes fraction", "data"), fontsize=7
-        )
+        beyond = f", {case['beyond']:.0%} beyond" if case["beyond"] else ""
+        text = f"{middle * scale - 1:+.0%}{beyond}"
+        axis.annotate(text, (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=7)
     axis.axvline(1, color="black", linewidth=1)
     axis.axvspan(1 / (1 + results["promise"]), 1 + results["promise"], color="grey", alpha=0.15)
     axis.set_yticks(range(len(results["cases"])), [case["name"] for case in results["cases"]], fontsize=7)
     axis.invert_yaxis()
-    axis.set_xlim(right=max(axis.get_xlim()[1], 2.2))
     axis.set_xlabel(
         f"predicted / measured time (grey: the promise; slowest probe {results['probe_spread']:.2f} x the fastest)"
     )
