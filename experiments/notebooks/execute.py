@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,6 @@ from traitlets.config import Config
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 120
-#: Files instead of network ports between us and the kernel.
-LOCAL = Config(KernelManager={"transport": "ipc"})
 
 
 def notebooks() -> list[Path]:
@@ -51,8 +50,11 @@ def execute(path: Path, environment: dict[str, str] | None = None) -> Any:
     # Commands in cells (`!gids ...`) are those of this interpreter.
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     kernel = os.environ | {"PATH": programs, "MPLBACKEND": "module://matplotlib_inline.backend_inline"}
-    client = NotebookClient(notebook, timeout=TIMEOUT_S, kernel_name="python3", record_timing=False, config=LOCAL)
-    client.execute(cwd=str(HERE.parents[1]), env=kernel | (environment or {}))
+    with tempfile.TemporaryDirectory(prefix="gids-kernel-") as directory:
+        # Sockets in a directory of their own: kernels that start at the same time cannot take each other's port.
+        sockets = Config(KernelManager={"transport": "ipc", "ip": f"{directory}/kernel"})
+        client = NotebookClient(notebook, timeout=TIMEOUT_S, kernel_name="python3", record_timing=False, config=sockets)
+        client.execute(cwd=str(HERE.parents[1]), env=kernel | (environment or {}))
     return notebook
 
 
