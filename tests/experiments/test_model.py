@@ -122,6 +122,7 @@ def test_predictions_by_hand():
     assert model_here.predict(curve, epoch) == (pytest.approx(7e-3), pytest.approx(9e-3))
 
 
+#: Of four runs the one whose probes differed least: 1.7 times, so its bars are the hardest to hit.
 RECORDED = json.loads((Path(__file__).parent / "model_here.json").read_text())
 
 
