@@ -21,12 +21,14 @@ from gids.errors import DatasetError
 from gids.storage import RowReader, StorageOptions
 from gids.storage.curve import DeviceCurve
 from gids.storage.plan import Int64Array
-from gids.storage.probe import probe
+from gids.storage.probe import probe, warm
 from gids.table import RowTable, Stripe
 
 FILE_BYTES, QUICK_FILE_BYTES = 4 << 30, 32 << 20
 MULTIPLIER = 2654435761  # odd, so that every 32-bit word of the file is different: a misplaced row cannot go unnoticed
-ROUNDS, QUICK_ROUNDS = 5, 2
+# Many short rounds: a virtual disk changes its speed by a fifth from one second to the next.
+ROUNDS, QUICK_ROUNDS = 9, 2
+SECONDS, QUICK_SECONDS = 0.5, 0.1
 SHAPES = ((64, 1), (128, 1), (256, 1), (128, 2), (256, 2))  # depth and I/O threads; fio's jobs are tried alike
 
 # (a) Depth kept full, registered files and buffers: nothing but the copy stands between us and what fio measures.
@@ -82,7 +84,10 @@ class Setting:
 
     def merged_reads(self) -> StorageOptions:
         """Options that come from the curve, as in any run after ``gids probe``."""
-        return StorageOptions(queue_depth=128, merge_gap_bytes=self.curve.merge_gap_bytes)
+        curve = self.curve
+        return StorageOptions(
+            queue_depth=curve.best_depth, threads=curve.threads, merge_gap_bytes=curve.merge_gap_bytes
+        )
 
 
 @contextmanager
@@ -236,6 +241,11 @@ def groups(setting: Setting) -> Result:
                 Measurement(f"{name}: one read per row, depth {depth}, {threads} threads", "rows", tuple(base)),
             ]
             result.bars.append(Bar(f"{name}: merged / one read per row", paired(ours, base), floor))
+    # What a device that keeps to its probed costs can give at most, whoever reads.
+    alone = setting.curve.rows_per_second(row_bytes, 1e-6)
+    result.extra["merged_by_the_cost_model"] = {
+        str(share): setting.curve.rows_per_second(row_bytes, share) / alone for share in GROUP_FLOORS
+    }
     return result
 
 
@@ -281,7 +291,7 @@ def memory(setting: Setting) -> Result:
     count = min(200_000, table.num_rows // 4)
     generator = np.random.default_rng(3)
     out = torch.zeros(2, count, table.dim, dtype=torch.int32)
-    with RowReader(table, StorageOptions(engine="memory", queue_depth=1024)) as reader:
+    with RowReader(table, StorageOptions(engine="memory")) as reader:
 
         def ours() -> float:
             rows = generator.integers(0, table.num_rows, count)
@@ -313,7 +323,8 @@ def run(args: argparse.Namespace) -> Report:
     require_fio()
     size = QUICK_FILE_BYTES if args.quick else FILE_BYTES
     with bench_file(args.dir, size, args.keep) as path:
-        seconds = 0.1 if args.quick else 1.0
+        warm(path, size, seconds=60.0)  # no contender pays for the first read of a block
+        seconds = QUICK_SECONDS if args.quick else SECONDS
         curve = probe(path, seconds=0.3 if args.quick else 4.0)
         setting = Setting(path, size, QUICK_ROUNDS if args.quick else ROUNDS, seconds, curve, args.quick)
         parts = [random_rows(setting, row_bytes) for row_bytes in (512, 1024, 4096)]
@@ -327,6 +338,9 @@ def run(args: argparse.Namespace) -> Report:
         "page_cache": "bypassed (O_DIRECT)",
         "ratio": "median over rounds of gids / opponent, in alternating order",
         "merge_gap_bytes": curve.merge_gap_bytes,
+        "queue_depth": curve.best_depth,
+        "threads": curve.threads,
+        "cost": curve.cost._asdict(),
         **engine,
         "fio_engine": fio_engine(),
     }
