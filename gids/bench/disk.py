@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gids.bench.fio import best_shape, fio_engine, require_fio, run_fio
+from gids.bench.fio import best_of, best_shape, fio_engine, require_fio, run_fio
 from gids.bench.harness import Bar, Measurement, Report
 from gids.errors import DatasetError
 from gids.storage import RowReader, StorageOptions
@@ -169,17 +169,20 @@ class SingleReads:
 
 def best_shape_of_ours(setting: Setting, row_bytes: int) -> tuple[int, int]:
     """Give the depth and threads with which single reads are fastest here."""
-    rates = {}
-    for shape in SHAPES[:1] if setting.quick else SHAPES:
+    if setting.quick:
+        return SHAPES[0]
+
+    def rate(shape: tuple[int, int]) -> float:
         single = SingleReads(setting, row_bytes, *shape)
         with single.reader:
-            rates[shape] = single.run()
-    return max(rates, key=lambda shape: rates[shape])
+            return single.run()
+
+    return best_of(SHAPES, rate)
 
 
 def random_rows(setting: Setting, row_bytes: int) -> Result:
     """Measure (a) and (e): single rows against fio's best for that block size."""
-    fio_depth, fio_jobs = best_shape(setting.path, "randread", row_bytes, setting.seconds, quick=setting.quick)
+    fio_depth, fio_jobs = best_shape(setting.path, row_bytes, setting.seconds, quick=setting.quick)
     fio_cpu: list[float] = []
 
     def fio() -> float:
@@ -192,7 +195,7 @@ def random_rows(setting: Setting, row_bytes: int) -> Result:
     with single.reader:
         single.run()  # staging, destination and threads are there before the first round that counts
         single.cpu_us.clear()
-        ours, theirs = in_turn(setting.rounds, [single.run, fio])
+        ours, theirs = in_turn(setting.rounds + 4, [single.run, fio])
     name = f"{row_bytes} B rows"
     return Result(
         [

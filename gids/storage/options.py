@@ -60,7 +60,10 @@ class StorageOptions:
     timeout_s : float
         A request that takes longer fails its read.
     sqpoll, iopoll : bool
-        Let a kernel thread submit, or poll the device for completions (``uring`` only; costs a core).
+        ``uring`` only; each keeps a processor busy. ``sqpoll`` lets a kernel thread submit, so that the I/O thread makes
+        no system calls while it is busy. ``iopoll`` asks the device for completions instead of waiting for interrupts;
+        the drive needs poll queues (``nvme.poll_queues=N`` on the kernel's command line; virtual disks have none), and
+        without them the first read raises StorageError.
     fault : FaultOptions or None
         Make chosen requests go wrong, for tests.
     """
