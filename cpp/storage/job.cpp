@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "errors.hpp"
@@ -24,7 +25,7 @@ void copy_any(std::byte* to, const std::byte* from, uint64_t bytes) { std::memcp
 
 // Rows are scattered, so the hardware cannot guess the next one; within a row it can.
 constexpr size_t kAhead = 2;
-constexpr uint64_t kLine = 64, kPrefetchBytes = 256;
+constexpr uint64_t kLine = 64, kPrefetchBytes = 256, kPage = 4096;
 
 // Rows beyond what caches hold are written past them: reading a line only to overwrite it would double the traffic.
 constexpr uint64_t kStreamBytes = uint64_t{32} << 20;
@@ -110,28 +111,33 @@ void Job::copy_out(const TableLayout& layout, const Read& read, const std::byte*
 }
 
 bool Job::copy_out_guarded(const TableLayout& layout, const Read& read, const std::byte* data) const {
-    const uint64_t part = read.row_end - read.row_begin, scale = conversion_ == Conversion::kNone ? 1 : 2;
-    const uint64_t first = origin(layout, read);
+    // Kept by every thread that copies: at most one of the largest reads.
+    static thread_local std::vector<std::byte> scratch;
+    if (scratch.size() < read.length) scratch.resize(read.length);
+    const uint64_t part = read.row_end - read.row_begin, first = origin(layout, read);
     const size_t last = size_t{read.first} + read.count;
-    std::vector<std::byte> narrow(conversion_ == Conversion::kNone ? 0
-                                                                   : std::min(kMostPieces, size_t{read.count}) * part);
+    const auto base = reinterpret_cast<uintptr_t>(data);
     std::array<iovec, kMostPieces> to, from;
-    for (size_t begin = read.first; begin < last; begin += kMostPieces) {
-        const size_t count = std::min(kMostPieces, last - begin);
-        const auto target = [&](size_t i) {
-            return out_ + scale * (plan_.position(begin + i) * layout.row_bytes() + read.row_begin);
-        };
-        for (size_t i = 0; i < count; ++i) {
-            const std::byte* row = data + (first + plan_.key(begin + i) * layout.row_stride());
-            from[i] = {const_cast<std::byte*>(row), part};
-            to[i] = {narrow.empty() ? target(i) : narrow.data() + i * part, part};
+    size_t pieces = 0;
+    const auto copy_pieces = [&] {
+        const size_t count = std::exchange(pieces, 0);
+        return kernel_copy({to.data(), count}, {from.data(), count});
+    };
+    for (size_t i = read.first; i < last;) {
+        // Rows that share a page, or lie on two that follow each other, are one piece: it touches no page of its own.
+        const uint64_t begin = first + plan_.key(i) * layout.row_stride();
+        uint64_t end = begin + part;
+        for (++i; i < last; ++i) {
+            const uint64_t next = first + plan_.key(i) * layout.row_stride();
+            if ((base + next) / kPage > (base + end - 1) / kPage + 1) break;
+            end = std::max(end, next + part);
         }
-        if (!kernel_copy({to.data(), count}, {from.data(), count})) return false;
-        if (narrow.empty()) continue;
-        for (size_t i = 0; i < count; ++i)
-            widen_row(Serial{}, conversion_, reinterpret_cast<const uint8_t*>(narrow.data() + i * part),
-                      reinterpret_cast<uint32_t*>(target(i)), static_cast<int64_t>(part / 2));
+        from[pieces] = {const_cast<std::byte*>(data) + begin, end - begin};
+        to[pieces] = {scratch.data() + begin, end - begin};
+        if (++pieces == kMostPieces && !copy_pieces()) return false;
     }
+    if (pieces > 0 && !copy_pieces()) return false;
+    copy_out(layout, read, scratch.data());
     return true;
 }
 
