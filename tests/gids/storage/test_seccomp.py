@@ -1,8 +1,12 @@
-"""Where a container's seccomp profile forbids io_uring, readers use pread, say why, and read the same bytes."""
+"""Where a container's seccomp profile forbids io_uring, readers use pread, say why, and read the same bytes.
+
+Likewise process_vm_readv, without which mapped files are refused.
+"""
 
 import ctypes
 import errno
 import json
+import platform
 import shutil
 import struct
 import threading
@@ -21,19 +25,20 @@ PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 38, 2
 LOAD_SYSCALL_NUMBER, JUMP_IF_EQUAL, RETURN = 0x20, 0x15, 0x06
 RETURN_ERRNO, RETURN_ALLOW = 0x00050000, 0x7FFF0000
 IO_URING_SETUP = 425  # the same on every architecture
+PROCESS_VM_READV = 310 if platform.machine() == "x86_64" else 270
 
 
 class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
 
 
-def forbid_io_uring(error_number):
+def forbid(system_call, error_number):
     """Install the filter for the calling thread and those that it starts; it cannot be taken back."""
     instructions = b"".join(
         struct.pack("HBBI", *instruction)
         for instruction in (
             (LOAD_SYSCALL_NUMBER, 0, 0, 0),
-            (JUMP_IF_EQUAL, 0, 1, IO_URING_SETUP),
+            (JUMP_IF_EQUAL, 0, 1, system_call),
             (RETURN, 0, 0, RETURN_ERRNO | error_number),
             (RETURN, 0, 0, RETURN_ALLOW),
         )
@@ -45,13 +50,13 @@ def forbid_io_uring(error_number):
         raise OSError(ctypes.get_errno(), "seccomp")
 
 
-def in_filtered_thread(work, error_number):
-    """Run ``work`` where io_uring_setup fails with ``error_number``; skips where filters cannot be installed."""
+def in_filtered_thread(work, error_number, system_call=IO_URING_SETUP):
+    """Run ``work`` where a system call fails with ``error_number``; skips where filters cannot be installed."""
     outcome = {}
 
     def body():
         try:
-            forbid_io_uring(error_number)
+            forbid(system_call, error_number)
         except OSError as error:
             outcome["skip"] = f"the kernel installs no seccomp filter: {error}"
             return
@@ -87,6 +92,20 @@ def test_auto_falls_back_and_says_why(tmp_path, error_number, words):
     assert reason.startswith("uring cannot be used: the kernel refuses io_uring")
     assert words in reason
     assert np.array_equal(read, values[rows])
+
+
+@pytest.mark.skipif(engine_availability()["uring"] != "", reason="the kernel refuses io_uring")
+def test_auto_takes_uring_where_it_can(tmp_path):
+    table, values = make_table(tmp_path)
+    with RowReader(table) as reader:
+        assert (reader.engine, reader.engine_reason) == ("uring", "the kernel offers io_uring")
+        assert np.array_equal(raw(reader.read([3])), values[[3]])
+
+
+def test_mmap_is_refused_where_the_kernel_does_not_copy(tmp_path):
+    table, _ = make_table(tmp_path)
+    with pytest.raises(ConfigError, match="mmap cannot be used: the kernel refuses process_vm_readv"):
+        in_filtered_thread(lambda: RowReader(table, StorageOptions(engine="mmap")), errno.EPERM, PROCESS_VM_READV)
 
 
 def test_asking_for_uring_is_an_error_with_the_reason(tmp_path):
