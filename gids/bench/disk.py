@@ -182,7 +182,7 @@ def best_shape_of_ours(setting: Setting, row_bytes: int) -> tuple[int, int]:
 
 def random_rows(setting: Setting, row_bytes: int) -> Result:
     """Measure (a) and (e): single rows against fio's best for that block size."""
-    fio_depth, fio_jobs = best_shape(setting.path, row_bytes, setting.seconds, quick=setting.quick)
+    fio_depth, fio_jobs = best_shape(setting.path, "randread", row_bytes, setting.seconds, quick=setting.quick)
     fio_cpu: list[float] = []
 
     def fio() -> float:

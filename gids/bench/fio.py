@@ -62,8 +62,8 @@ def best_of(shapes: Sequence[tuple[int, int]], rate: Callable[[tuple[int, int]],
     return shapes[sums.index(max(sums))]
 
 
-def best_shape(path: Path, block_bytes: int, seconds: float, *, quick: bool) -> tuple[int, int]:
-    """Give the depth and jobs with which fio reads fastest at random here; the first of them when quick."""
+def best_shape(path: Path, rw: str, block_bytes: int, seconds: float, *, quick: bool) -> tuple[int, int]:
+    """Give the depth and jobs with which fio is fastest here; the first of them when quick."""
     if quick:
         return SHAPES[0]
-    return best_of(SHAPES, lambda shape: run_fio(path, "randread", block_bytes, shape[0], shape[1], seconds).iops)
+    return best_of(SHAPES, lambda shape: run_fio(path, rw, block_bytes, shape[0], shape[1], seconds).iops)
