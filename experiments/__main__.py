@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -25,6 +27,8 @@ def main() -> None:
         for name, experiment in chosen.items():
             print(f"{name:12} {experiment.SECONDS:4} s  {experiment.TITLE}")
         return
+    # An end from outside unwinds too: contenders' processes and cgroups must not outlive this one.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     left = sum(experiment.SECONDS for experiment in chosen.values())
     if args.scale == "full" and not args.draw:
         print(f"about {left / 60:.0f} minutes on two cores, and some for making graphs the first time")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -108,9 +109,13 @@ def race(
                 print(f"  SKIPPED {turn.label}: {reason}", file=sys.stderr, flush=True)
                 continue
             try:
+                begin = time.perf_counter()
                 runner = _start(turn, limit_bytes, isolated, result)
                 stack.callback(runner.close)
+                started = time.perf_counter()
                 result |= runner.ask("warm up", 0, turn.warm_batches or turn.batches, turn.rows)
+                warm = time.perf_counter() - started
+                print(f"  {turn.label}: started in {started - begin:.1f} s, verified in {warm:.1f} s", flush=True)
                 running.append((turn, runner))
             except GidsError as error:
                 killed = "killed by the memory limit" if "exit code -9" in str(error) else str(error)
