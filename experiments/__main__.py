@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from experiments import harness, page, tables
+from experiments import harness, keep, page, tables
 
 
 def main() -> None:
@@ -21,6 +21,7 @@ def main() -> None:
     )
     parser.add_argument("--list", action="store_true", help="say what there is and how long it takes, and stop")
     parser.add_argument("--draw", action="store_true", help="draw recorded results again without measuring")
+    parser.add_argument("--keep", action="store_true", help="also put the results into the repository and its README")
     args = parser.parse_args()
     chosen = {name: harness.load(name) for name in args.only or harness.names()}
     if args.list:
@@ -46,6 +47,8 @@ def main() -> None:
         if args.scale == "full":
             print(f"  {time.perf_counter() - begin:.0f} s, about {left / 60:.0f} minutes left", flush=True)
     print(page.write(args.out))
+    if args.keep:
+        keep.keep(args.out)
 
 
 main()
