@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 import gids
+from gids.errors import ConfigError
 from gids.loader import SeedOrder
 from gids.sampling import Block, LadiesSampler, NeighborSampler
 
@@ -23,7 +24,8 @@ class Job:
     data : str
         The dataset.
     batch_size, batches, seed : int
-        Batches of an epoch, whose seeds are the first of the training split; ``seed`` decides their order.
+        Batches of a round. Round ``n`` takes the ``n``-th part of the training split, as a long epoch would come to seeds
+        that it has not seen; ``seed`` decides their order.
     fanouts : list of int, optional
         Neighbour sampling, outermost layer first.
     ladies : list of int, optional
@@ -49,11 +51,16 @@ class Job:
     options: dict[str, Any] = field(default_factory=dict)
     hidden: int = 128
 
-    def seeds(self, dataset: gids.Dataset) -> Tensor:
-        return dataset.split("train")[: self.batch_size * self.batches]
+    def seeds(self, dataset: gids.Dataset, number: int) -> Tensor:
+        """The seeds of a round; after the last part of the split comes the first again."""
+        split, size = dataset.split("train"), self.batch_size * self.batches
+        if size > len(split):
+            raise ConfigError(f"a round must have at most {len(split)} seeds (got {self.batches} x {self.batch_size})")
+        begin = number % (len(split) // size) * size
+        return split[begin : begin + size]
 
-    def order(self, dataset: gids.Dataset, epoch: int) -> SeedOrder:
-        return SeedOrder(self.seeds(dataset), batch_size=self.batch_size, seed=self.seed, epoch=epoch)
+    def order(self, dataset: gids.Dataset, number: int) -> SeedOrder:
+        return SeedOrder(self.seeds(dataset, number), batch_size=self.batch_size, seed=self.seed, epoch=number)
 
     def sampler(self) -> NeighborSampler | LadiesSampler:
         if self.ladies is not None:

@@ -32,7 +32,7 @@ class Gids(Contender):
             options["storage"] = StorageOptions(**options["storage"])
         self.loader = gids.Loader(
             self.dataset,
-            seeds=job.seeds(self.dataset),
+            seeds=self.dataset.split("train"),
             sampler=job.sampler(),
             batch_size=job.batch_size,
             seed=job.seed,
@@ -41,6 +41,8 @@ class Gids(Contender):
         ).prepare()
 
     def batches(self, epoch: int, count: int, rows: int | None = None) -> Iterator[Prepared]:
+        # Each round is an epoch over its own part of the split, so that it ends, and leaves the cache, as epochs do.
+        self.loader.seeds = {"_N": self.job.seeds(self.dataset, epoch)}
         self.loader.set_epoch(epoch)
         batches = iter(self.loader)
         for _ in range(count):

@@ -24,7 +24,7 @@ CONFIG = {
         "nodes": 1_000_000,
         "fanouts": [10, 10],
         "batch_size": 1024,
-        "batches": 12,
+        "batches": 32,
         "rounds": 5,
         "shares": [0.1, 0.2],
         "budget": "1GiB",

@@ -21,8 +21,9 @@ CONFIG = {
         "fanouts": [10, 10],
         "ladies": [16384, 8192],
         "batch_size": 1024,
-        "batches": 8,
-        "mapped_batches": 1,
+        "batches": 24,
+        "mapped_batches": 2,
+        "mapped_warm": 12,
         "rounds": 3,
         "limit": "768MiB",
     },
@@ -33,6 +34,7 @@ CONFIG = {
         "batch_size": 64,
         "batches": 2,
         "mapped_batches": 1,
+        "mapped_warm": 1,
         "rounds": 1,
         "limit": None,
     },
@@ -53,7 +55,12 @@ def run(config: dict) -> dict:
             **{sampling: config[sampling]},
             budget=None if limit else 64 << 20,
         )
-        turns = [Turn(n, job, config["mapped_batches" if "mmap" in n else "batches"]) for n in LOADERS]
+        turns = [
+            Turn(name, job, config["mapped_batches"], warm_batches=config["mapped_warm"])
+            if "mmap" in name
+            else Turn(name, job, config["batches"])
+            for name in LOADERS
+        ]
         results[sampling] = race(turns, rounds=config["rounds"], limit_bytes=limit, isolated=limit is not None)
     return results
 

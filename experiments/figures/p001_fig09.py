@@ -26,9 +26,9 @@ CONFIG = {
         "limits": ["512MiB", "768MiB", "1792MiB"],
         "fanouts": [10, 10],
         "batch_size": 1024,
-        "batches": 6,
-        "mapped_batches": 1,
-        "mapped_warm": 3,
+        "batches": 16,
+        "mapped_batches": 2,
+        "mapped_warm": 12,
         "rounds": 3,
     },
     "tiny": {
