@@ -1,7 +1,10 @@
 """NVRTC builds every entry point for every architecture, without a warning or a spill, and the disk cache is honest."""
 
 import json
+import os
 import struct
+import subprocess
+import sys
 
 import pytest
 
@@ -85,6 +88,30 @@ def test_errors_and_warnings_fail_the_build(tmp_path, monkeypatch, code):
     with pytest.raises(DeviceError, match="must compile for sm_80"):
         nvrtc.compile_kernels("sm_80", tmp_path / "cache")
     assert not list(tmp_path.glob("cache/*.cubin"))
+
+
+CUDA_12 = """
+import sys
+from gids.cuda.compile import compile_kernels, nvrtc_version
+cubins = [compile_kernels(arch) for arch in sys.argv[1:]]
+print(nvrtc_version(), [len(c.resources) for c in cubins], sum(e.spill_bytes for c in cubins for e in c.resources))
+"""
+
+
+@pytest.mark.skipif(
+    "GIDS_CUDA12" not in os.environ, reason="GIDS_CUDA12 names no directory with NVRTC 12: NOT COMPILED"
+)
+def test_nvrtc_12_compiles_the_kernels_too(tmp_path):
+    """With packages from ``pip install --no-deps --target $GIDS_CUDA12 'cuda-bindings<13' nvidia-cuda-nvrtc-cu12
+    nvidia-cuda-cccl-cu12 cuda-core cuda-pathfinder`` (300 MB, so not part of the usual set-up)."""
+    environment = os.environ | {"PYTHONPATH": os.environ["GIDS_CUDA12"], "GIDS_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", CUDA_12, "sm_75", "sm_90", "sm_120"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    kernels = len(nvrtc.compile_kernels("sm_90").resources)
+    version, rest = result.stdout.split(maxsplit=1)
+    assert version.startswith("12.")
+    assert rest.strip() == f"{[kernels] * 3} 0"
 
 
 def test_arch_must_be_a_real_one():
