@@ -101,6 +101,7 @@ def boot(directory: Path, rows: int, row_bytes: int, drive_offset: int) -> list[
     said = [line.split("GUEST ", 1)[1] for line in lines if "GUEST " in line]
     if not said or said[-1] != "OK":
         pytest.fail("\n".join([f"the guest did not come to its end: {ended}", *lines[-60:], errors]), pytrace=False)
+    print("\n".join(said))  # with -s: what a long run is kept for
     return said
 
 
