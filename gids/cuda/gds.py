@@ -136,13 +136,7 @@ class GdsReader(StagedReader):
         self._stats["rows"] += len(rows)
         self._stats["over_gaps"] += len(rest)
         futures = self._read(direct.file, direct.offset, direct.length, out.pointer + direct.target)
-        read = StagedRead(self, out, rounds, futures)
-        try:
-            read.start()
-        except BaseException:
-            read.cancel()
-            raise
-        return read
+        return StagedRead(self, out, rounds, futures).start()
 
     def _read(self, file: Ints, offset: Ints, length: Ints, pointer: Ints) -> Futures:
         futures: Futures = []

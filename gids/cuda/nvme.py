@@ -27,8 +27,9 @@ _PAGE = 4096
 class NvmeDeviceReader(StagedReader):
     """Reads rows of a table from drives that :mod:`gids.nvme` has opened and attached to it.
 
-    The kernel ``nvme_submit`` sends the merged reads of a group, other work runs, ``nvme_poll`` finds the answers, and
-    ``unpack_pieces`` moves the rows from the drives' memory to the group's buffer.
+    The kernel ``nvme_submit`` sends the merged reads of a group, ``nvme_poll`` takes the answers as they come, and
+    ``unpack_pieces`` moves the rows from the drives' memory to the group's buffer. They have a stream of their own, so
+    that everything else goes on meanwhile.
 
     Parameters
     ----------
@@ -37,7 +38,7 @@ class NvmeDeviceReader(StagedReader):
     options : StorageOptions
         Depth, longest read, widest gap, staging memory, time-out.
     session : CudaSession
-        Whose kernels drive the queues.
+        Of the device whose kernels drive the queues.
     groups : int
         Groups in flight, each with its part of the staging memory.
     """
@@ -50,10 +51,10 @@ class NvmeDeviceReader(StagedReader):
         curve = load_curve(table.stripes[0].path)
         depth = curve.best_depth if options.queue_depth is None else options.queue_depth
         region_bytes = max(options.staging_bytes // groups, options.max_io_bytes) // _PAGE * _PAGE
-        self.table, self.session = table, session
+        self.table, self.session = table, CudaSession(session.device, session.budget)
         self._queues = DeviceQueues(
             drives,
-            session,
+            self.session,
             data_bytes=region_bytes * groups,
             queue_pairs=QUEUE_PAIRS,
             ids=min(depth, 255),
@@ -82,9 +83,7 @@ class NvmeDeviceReader(StagedReader):
         self._stats["rows"] += len(rows)
         self._stats["reads"] += plan.num_reads
         self._stats["bytes_read"] += plan.total_bytes
-        read = StagedRead(self, out, rounds, None)
-        read.start()
-        return read
+        return StagedRead(self, out, rounds, None).start()
 
     def take_region(self, count: int, *, wait: bool) -> DeviceArray | None:
         """Give a part of the drives' memory."""
@@ -110,7 +109,7 @@ class NvmeDeviceReader(StagedReader):
             self._paths, reads.file, reads.offset, reads.length, target, self.limits.max_io_bytes
         )
         self._stats["commands"] += len(commands) // READ.itemsize
-        return self._queues.submit(commands.view(READ))
+        return self._queues.submit(commands.view(READ), poll=True)
 
     def finish(self, work: DeviceReads | None) -> None:
         """Poll until every command is answered."""
@@ -133,3 +132,4 @@ class NvmeDeviceReader(StagedReader):
     def close(self) -> None:
         """Give the queue pairs back."""
         self._queues.close()
+        self.session.close()

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from gids.cuda.array import DeviceArray
 from gids.cuda.session import CudaSession, Session
+from gids.errors import StorageError
 from gids.storage.plan import ReadPlan
 from gids.table import RowTable
 
@@ -109,13 +110,18 @@ class StagedRead:
         self._running: Any = None  # guarded by _lock; the first of _rounds, once it was begun
         self._cancelled = False
 
-    def start(self) -> None:
+    def start(self) -> StagedRead:
         """Begin the first round, if there is room for it now."""
         with self._lock:
-            if self._rounds:
-                self._region = self._reader.take_region(self._rounds[0].region_bytes, wait=False)
-                if self._region is not None:
-                    self._running = self._reader.begin(self._rounds[0], self._region)
+            try:
+                if self._rounds:
+                    self._region = self._reader.take_region(self._rounds[0].region_bytes, wait=False)
+                    if self._region is not None:
+                        self._running = self._reader.begin(self._rounds[0], self._region)
+            except BaseException:
+                self._end()
+                raise
+        return self
 
     def wait(self) -> None:
         """Return when every row has arrived; raises what went wrong, after all that was begun has ended."""
@@ -125,6 +131,8 @@ class StagedRead:
                 self._reader.finish(direct)
                 while self._rounds and not self._cancelled:
                     self._step()
+                if self._cancelled:
+                    raise StorageError("the read was cancelled", self._reader.table.name)
             finally:
                 self._end()
 
@@ -164,6 +172,7 @@ class StagedRead:
 class StagedReader(abc.ABC):
     """A reader of one table whose rows land in device memory."""
 
+    table: RowTable
     session: CudaSession
 
     @abc.abstractmethod

@@ -94,11 +94,20 @@ class DeviceQueues:
         """What the drives write to; bytes of a read are valid once it was waited for."""
         return np.asarray(self.native.data)
 
-    def submit(self, reads: npt.NDArray[Any]) -> DeviceReads:
-        """Queue reads (an array of :data:`READ`); returns when the kernel is launched."""
-        return self._submit(reads, 0)
+    def submit(self, reads: npt.NDArray[Any], *, poll: bool = False) -> DeviceReads:
+        """Queue reads; returns when the kernel is launched.
 
-    def _submit(self, reads: npt.NDArray[Any], retries: int) -> DeviceReads:
+        Parameters
+        ----------
+        reads : array of :data:`READ`
+            What to read.
+        poll : bool
+            Queue the polling kernel behind it at once, rather than when the reads are waited for. A caller that may
+            wait late must: answers that nobody takes look to the watchdog like a drive that does not answer.
+        """
+        return self._submit(reads, 0, poll)
+
+    def _submit(self, reads: npt.NDArray[Any], retries: int, poll: bool) -> DeviceReads:
         if reads.dtype != READ or reads.ndim != 1:
             raise ConfigError(
                 f"reads must be a vector of gids.nvme.device.READ (got {reads.dtype}, {reads.ndim} dimensions)"
@@ -107,7 +116,7 @@ class DeviceQueues:
             raise ConfigError(f"drive of a read must be below {len(self._drives)} (got {int(reads['drive'].max())})")
         self.native.begin()
         try:
-            return DeviceReads(self, self._session, reads, retries)
+            return DeviceReads(self, self._session, reads, retries, poll)
         except BaseException:
             self.native.end()
             raise
@@ -166,7 +175,9 @@ class DeviceQueues:
 class DeviceReads:
     """A set of reads under way; made by :meth:`DeviceQueues.submit`. Wait for it before anything it needs goes away."""
 
-    def __init__(self, owner: DeviceQueues, session: Session, reads: npt.NDArray[Any], retries: int = 0):
+    def __init__(
+        self, owner: DeviceQueues, session: Session, reads: npt.NDArray[Any], retries: int = 0, poll: bool = False
+    ):
         self._owner, self._session, self._host, self._retries = owner, session, reads, retries
         #: Whether the drives are done with the data region; False once they were given up while they may still write.
         self.settled = True
@@ -176,6 +187,9 @@ class DeviceReads:
         self._unsettled = session.empty(1, np.uint32)
         session.fill(self._unsettled, 0)
         self._launch("nvme_submit")
+        self._polling = poll
+        if poll:
+            self._launch("nvme_poll", self._unsettled)
 
     def _launch(self, kernel: str, *rest: Any) -> None:
         warps = -(-max(len(self._host), 1) // _LANES)
@@ -189,7 +203,8 @@ class DeviceReads:
         Reads that the drive may answer better another time are sent up to three times more.
         """
         try:
-            self._launch("nvme_poll", self._unsettled)
+            if not self._polling:
+                self._launch("nvme_poll", self._unsettled)
             unsettled = int(self._session.download(self._unsettled)[0])
             results = self._session.download(self._results)[: len(self._host)]
         finally:
@@ -202,7 +217,7 @@ class DeviceReads:
             if self._retries == _RETRIES or not self._may_retry(int(results[index])):
                 raise self._error(index, int(results[index]))
         if len(failed):
-            again = self._owner._submit(self._host[failed], self._retries + 1)
+            again = self._owner._submit(self._host[failed], self._retries + 1, self._polling)
             try:
                 again.wait()
             finally:

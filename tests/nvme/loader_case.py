@@ -1,6 +1,7 @@
 """Run by test_device.py in a process whose libcuda.so.1 is the stand-in: gids.Loader whose kernels drive QEMU's drives."""
 
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -77,6 +78,16 @@ with Machine([[image] for image in images]) as machine, Drives([machine.open(i, 
     with gids.Loader(dataset, storage="nvme", **device) as loader:  # dropped in the middle of an epoch
         next(iter(loader))
     print("spurious", [stats["spurious"] for stats in drives.stats])
+# A consumer that comes back late: answers were taken meanwhile, so nothing looks like a drive that does not answer.
+late = {"timeout_s": 1.5, "pairs": 8}
+with Machine([[image] for image in images]) as machine, Drives([machine.open(i, **late) for i in range(2)]) as drives:
+    drives._set.add_extents(str(path), len(extents) * PIECE, extents)
+    with gids.Loader(dataset, storage="nvme", **device) as loader:
+        for number, batch in enumerate(loader):
+            assert torch.equal(batch.x, expected[number].x)
+            if number == 0:
+                time.sleep(4)
+    print("time-outs", [stats["timeouts"] for stats in drives.stats])
 rule = "file.inject-error.0.event=read_aio,file.inject-error.0.errno=5"
 broken = f"driver=raw,file.driver=blkdebug,file.image.driver=file,file.image.filename={images[1]},{rule}"
 with Machine([[images[0]], [broken]]) as machine, Drives([machine.open(i, pairs=8) for i in range(2)]) as drives:

@@ -144,7 +144,7 @@ def test_the_real_cuda_session_drives_the_queues(tmp_path):
 def test_a_loader_whose_kernels_read_the_drives(tmp_path):
     """The same batches as on the CPU, in one round of reads per group and in several; failures name the drive."""
     lines = run_on_standin("loader_case.py", tmp_path)
-    refused, *engines, spurious, failed = lines
+    refused, *engines, spurious, late, failed = lines
     assert refused.startswith("refused: engine nvme needs the file's place on an open drive"), lines
     assert [line.split()[:2] for line in engines[::2]] == [["engine", "nvme"]] * 2, lines
     assert all("kernels drive 2 queue pairs on each of 2 drives" in line for line in engines[1::2]), lines
@@ -153,6 +153,7 @@ def test_a_loader_whose_kernels_read_the_drives(tmp_path):
     assert "unrecovered read error" in failed, lines
     assert "after 3 retries" in failed, lines
     assert spurious == "spurious [0, 0]"
+    assert late == "time-outs [0, 0]"
     evidence = ROOT / "build" / "evidence"  # what `gids status` reports; a selftest has no drive
     evidence.mkdir(parents=True, exist_ok=True)
     record = {"results": [{"name": "storage: nvme", "passed": True}]}
