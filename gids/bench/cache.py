@@ -58,9 +58,9 @@ class Size:
 
 #: One setting for every graph: the batches of ``gids bench epoch`` (1024 seeds, fanout 10, 10), a hundred of them.
 FANOUTS = [10, 10]
-FULL = Size(1_000_000, 1024, 100, 400_000, 100_000, 2 << 30, 30.0, 9, 7)
+FULL = Size(1_000_000, 1024, 100, 400_000, 100_000, 1 << 30, 24.0, 9, 7)
 #: The same at 1/25 of the size.
-QUICK = Size(40_000, 41, 60, 50_000, 10_000, 64 << 20, 0.3, 2, 5)
+QUICK = Size(40_000, 41, 60, 50_000, 10_000, 64 << 20, 0.1, 1, 5)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

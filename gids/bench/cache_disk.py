@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gids.bench.harness import Bar, Report
-from gids.storage.probe import probe
+from gids.storage.probe import depth_passes, probe
 from gids.tiers import AccessModel
 
 
@@ -33,7 +33,7 @@ def depth_curve(directory: Path, size_bytes: int, seconds: float, rounds: int, c
     size_bytes : int
         Its size.
     seconds : float
-        For the probe that the model is fitted to, and for all that judge it together.
+        For the probe that the model is fitted to, and again for the passes that judge it.
     rounds : int
         Passes over all depths that judge it; at each depth their median counts.
     ceiling : float
@@ -44,7 +44,7 @@ def depth_curve(directory: Path, size_bytes: int, seconds: float, rounds: int, c
     file = _make_file(directory / "random-reads", size_bytes)
     curve = probe(file, seconds=seconds)
     model = AccessModel.from_curve(curve)
-    passes = [probe(file, seconds=seconds / rounds).iops_at_depth for _ in range(rounds)]
+    passes = depth_passes(file, size_bytes, threads=curve.threads, rounds=rounds, seconds=seconds)
     measured = [statistics.median(at_depth) for at_depth in zip(*passes, strict=True)]
     predicted = [model.iops(depth) for depth in curve.depths]
     errors = [abs(guess / seen - 1) for guess, seen in zip(predicted, measured, strict=True)]
@@ -59,5 +59,6 @@ def depth_curve(directory: Path, size_bytes: int, seconds: float, rounds: int, c
         "measured_iops": measured,
         "error": errors,
         "passes_iops": [list(rates) for rates in passes],
+        "threads": curve.threads,
     }
     report.bars.append(Bar("accumulator's model, largest error", max(errors), ceiling, lower_is_better=True))

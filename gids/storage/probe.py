@@ -20,6 +20,7 @@ from gids.table import RowTable, Stripe
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BLOCKS = (512, 4096, 16384, 65536, 262144, 1 << 20)
+ROUNDS = 5  # passes over the depths
 MIN_FILE_BYTES = 16 << 20
 SCRATCH_BYTES = 1 << 30
 REGION_BYTES = 1 << 30  # what is read at random; more than the caches inside drives
@@ -130,6 +131,37 @@ def _rate(
         return (reader.stats()["reads"] - before) / (time.perf_counter() - start)
 
 
+def depth_passes(
+    path: Path, region_bytes: int, *, threads: int, rounds: int, seconds: float, engine: str = "auto"
+) -> list[tuple[float, ...]]:
+    """Measure random reads of 4 KiB per second at every one of :data:`DEPTHS`, in passes that go up and down in turn.
+
+    A device that others use too is now fast, now slow: the median over passes is what it does at a depth.
+
+    Parameters
+    ----------
+    path : Path
+        A file.
+    region_bytes : int
+        How much of it is read, from its start.
+    threads : int
+        I/O threads.
+    rounds : int
+        Passes.
+    seconds : float
+        Time for all of them.
+    engine : str
+        As for :func:`probe`.
+    """
+    each = seconds / (rounds * len(DEPTHS))
+    passes = []
+    for number in range(rounds):
+        order = DEPTHS if number % 2 == 0 else DEPTHS[::-1]
+        rates = {depth: _rate(path, region_bytes, 4096, depth, threads, each, engine) for depth in order}
+        passes.append(tuple(rates[depth] for depth in DEPTHS))
+    return passes
+
+
 def probe(
     path: Path,
     *,
@@ -163,10 +195,10 @@ def probe(
             progress(f"4 KiB with {threads} threads: {by_threads[-1]:,.0f} reads/s")
         # The fewest that come close to the best: a thread more takes processor time from whoever trains.
         threads = next(n for n, rate in zip(counts, by_threads, strict=True) if rate >= 0.9 * max(by_threads))
-        by_depth = []
-        for depth in DEPTHS:
-            by_depth.append(_rate(file, region, 4096, depth, threads, each, engine))
-            progress(f"4 KiB at depth {depth}: {by_depth[-1]:,.0f} reads/s")
+        passes = depth_passes(file, region, threads=threads, rounds=ROUNDS, seconds=each * len(DEPTHS), engine=engine)
+        by_depth = [float(np.median(rates)) for rates in zip(*passes, strict=True)]
+        for depth, rate in zip(DEPTHS, by_depth, strict=True):
+            progress(f"4 KiB at depth {depth}: {rate:,.0f} reads/s")
         best = DEPTHS[int(np.argmax(by_depth))]
         by_block = []
         for block in BLOCKS:
