@@ -43,7 +43,7 @@ CONFIG = {
         "beside": "0",
     },
 }
-SECONDS = 75
+SECONDS = 100
 STAGES = ("sampling", "features", "waiting", "training")
 
 

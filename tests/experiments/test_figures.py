@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from experiments import graphs, harness, page
+from experiments import graphs, harness, keep, page
 
 
 @pytest.mark.parametrize("name", harness.names())
@@ -26,3 +26,18 @@ def test_tiny_run(name, tmp_path, monkeypatch, tmp_path_factory):
 def test_a_wrong_name_lists_the_right_ones():
     with pytest.raises(SystemExit, match="fig09"):
         harness.load("fig99")
+
+
+def test_readme_shows_the_kept_records():
+    text = keep.README.read_text()
+    for name, part in keep.readme_parts().items():
+        begin, end = keep.between(text, name)
+        assert text[begin:end] == part, f"run python -m experiments --draw --keep: {name} is out of date"
+
+
+@pytest.mark.parametrize("path", sorted(keep.RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_kept_records_can_be_drawn_again(path, tmp_path):
+    record = json.loads(path.read_text())
+    assert record["scale"] == "full"
+    assert "dirty" not in record["provenance"]["commit"]
+    harness.picture(record, tmp_path / "again.svg")
