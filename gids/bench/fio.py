@@ -12,6 +12,8 @@ from pathlib import Path
 from gids.errors import ConfigError, StorageError
 from gids.storage import engine_availability
 
+Shape = tuple[int, int]
+
 #: Depth and jobs that are tried: fio's defaults are half as fast here and would be too easy an opponent.
 SHAPES = ((64, 1), (128, 1), (256, 1), (64, 2), (128, 2))
 
@@ -55,15 +57,15 @@ def run_fio(path: Path, rw: str, block_bytes: int, depth: int, jobs: int, second
     return FioResult(read["iops"], read["bw_bytes"], busy_us / max(1, read["total_ios"]))
 
 
-def best_of(shapes: Sequence[tuple[int, int]], rate: Callable[[tuple[int, int]], float]) -> tuple[int, int]:
-    """Give the shape with the highest rate over two turns: one slow moment of the disk must not decide."""
-    rates = [[rate(shape) for shape in turn] for turn in (shapes, shapes[::-1])]
-    sums = [first + second for first, second in zip(rates[0], rates[1][::-1], strict=True)]
-    return shapes[sums.index(max(sums))]
+def rates_of(shapes: Sequence[Shape], rate: Callable[[Shape], float]) -> dict[Shape, float]:
+    """Give the mean rate of every shape over two turns: one slow moment of the disk must not decide."""
+    turns = [{shape: rate(shape) for shape in turn} for turn in (shapes, shapes[::-1])]
+    return {shape: (turns[0][shape] + turns[1][shape]) / 2 for shape in shapes}
 
 
 def best_shape(path: Path, rw: str, block_bytes: int, seconds: float, *, quick: bool) -> tuple[int, int]:
     """Give the depth and jobs with which fio is fastest here; the first of them when quick."""
     if quick:
         return SHAPES[0]
-    return best_of(SHAPES, lambda shape: run_fio(path, rw, block_bytes, shape[0], shape[1], seconds).iops)
+    rates = rates_of(SHAPES, lambda shape: run_fio(path, rw, block_bytes, shape[0], shape[1], seconds).iops)
+    return max(rates, key=lambda shape: rates[shape])
