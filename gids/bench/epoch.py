@@ -22,8 +22,10 @@ from gids.storage.curve import save_curve
 from gids.storage.probe import probe
 from gids.units import format_bytes, parse_bytes
 
-#: Python, torch and DGL themselves, outside the loader's budget.
-PROCESS_BYTES = 340 << 20
+#: Python and torch themselves, and what malloc keeps, outside the loader's budget.
+PROCESS_BYTES = 400 << 20
+#: For every contender: arrays of a batch go back to the system when they are freed, not into malloc's reserves.
+MALLOC = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": str(256 << 10), "MALLOC_TRIM_THRESHOLD_": str(8 << 20)}
 #: A model in training beside the loader: activations, gradients, and two batches kept to measure compute alone.
 TRAINING_BYTES = 600 << 20
 #: GIDS reports an order of magnitude over mapped files (paper 004 §4.5); grouping and merging must give more.
@@ -91,7 +93,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | ({} if cache_home is None else {"XDG_CACHE_HOME": str(cache_home)}),
+            env=os.environ | MALLOC | ({} if cache_home is None else {"XDG_CACHE_HOME": str(cache_home)}),
             preexec_fn=None if self.cgroup is None else self.cgroup.enter,
         )
         self.name = spec["name"]

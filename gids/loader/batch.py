@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from gids.sampling import Block, EdgeType, Sample
+from gids.sampling import Block, EdgeType, Sample, SeedEdges
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class Batch:
     x : Tensor [n, dim], or dict of str to Tensor
         Features of the input nodes.
     y : Tensor, dict of str to Tensor, or None
-        Labels of the seeds.
+        Labels of the seeds; where seeds are edges, 1 for each edge and 0 for each negative pair.
     seeds : Tensor[int64], or dict of str to Tensor[int64]
         Seed nodes: the destinations of the last block.
     input_nodes : Tensor[int64], or dict of str to Tensor[int64]
@@ -59,8 +59,15 @@ class Batch:
     padding: int = 0
 
     @property
+    def pairs(self) -> SeedEdges | None:
+        """Where seeds are edges: the rows among ``seeds`` that each positive and negative pair connects."""
+        return None if self.sample is None else self.sample.edges
+
+    @property
     def batch_size(self) -> int:
-        """Number of seeds, over all node types."""
+        """Number of seeds, over all node types; where seeds are edges, of those."""
+        if self.pairs is not None:
+            return int(self.pairs.labels.sum())
         return sum(len(ids) for ids in self.seeds.values()) if isinstance(self.seeds, dict) else len(self.seeds)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:

@@ -131,7 +131,7 @@ def divide(
         window=asked.window,
         max_group=max_group if asked.max_group is None else asked.max_group,
         groups_in_flight=1,  # they share an arena
-        sample_bytes=fixed.sample_bytes,
+        sample_bytes=2 * fixed.sample_bytes,  # one group waits to be planned while another waits to be gathered
         merge_gap_bytes=merge_gap_bytes,
     )
     shares = split.tables

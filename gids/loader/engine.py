@@ -24,7 +24,7 @@ from gids.loader.pipeline import Fetched, Pipeline, Work
 from gids.loader.seeds import SeedBatch, SeedOrder
 from gids.loader.stores import TableSet, open_tables
 from gids.loader.trace import Trace
-from gids.sampling import EdgeType, Sample, SampleKey, Topology
+from gids.sampling import EdgeSeeds, EdgeType, Sample, SampleKey, Topology
 from gids.sampling.topology import share_topology
 from gids.storage import StorageOptions, load_curve
 from gids.table import RowTable
@@ -37,6 +37,8 @@ T = TypeVar("T")
 #: ask for so many rows together.
 PROFILED_BATCHES = 32
 PROFILED_ROWS = 4 << 20
+#: Memory that the device writes to, for each array of a graph that stays on disk.
+TOPOLOGY_STAGING_BYTES = 4 << 20
 #: Batches differ; the profile's largest is taken for this much more.
 PROFILE_MARGIN = 1.1
 #: The epoch that is sampled to count accesses: the last number that a key can have, so no run trains on it.
@@ -47,7 +49,7 @@ class Sampler(Protocol):
     """Any sampler of :mod:`gids.sampling`, or one of the user's own."""
 
     def sample(
-        self, topology: Topology, seeds: dict[str, Tensor], key: SampleKey, pool: ThreadPool | None = None
+        self, topology: Topology, seeds: dict[str, Tensor] | EdgeSeeds, key: SampleKey, pool: ThreadPool | None = None
     ) -> Sample:
         """Sample the batch of ``seeds``; a pure function of its arguments."""
 
@@ -73,7 +75,7 @@ class Engine:
         Makes samples.
     options : LoaderOptions
         The rest.
-    seeds : mapping of str to Tensor[int64]
+    seeds : mapping of str to Tensor[int64], or EdgeSeeds
         All seeds: the host buffer's ranking begins at them.
     profile : SeedOrder
         Batches to learn the demand from; the same on all ranks, so that they choose the same rows for what they share.
@@ -88,7 +90,7 @@ class Engine:
         dataset: Dataset,
         sampler: Sampler,
         options: LoaderOptions,
-        seeds: Mapping[str, Tensor],
+        seeds: Mapping[str, Tensor] | EdgeSeeds,
         profile: SeedOrder,
         trace: Trace,
     ) -> None:
@@ -104,7 +106,15 @@ class Engine:
         self.tables |= {pair: dataset.edge_feature_table(*pair) for pair in self.edge_tables}
         self.hetero = len(dataset.node_types) > 1
         self.labels = self._load_labels() if options.with_labels else {}
-        self.topology = share_topology(dataset)
+        self.topology = self._open_topology()
+        try:
+            self._open_rest(seeds, profile)
+        except BaseException:
+            self._close_topology()
+            raise
+
+    def _open_rest(self, seeds: Mapping[str, Tensor] | EdgeSeeds, profile: SeedOrder) -> None:
+        options = self.options
         self.host_budget = default_budget() if options.budget is None else options.budget
         self.storage = self._storage()
         self.demand, self.profiled, sample_bytes = self._profile(profile)
@@ -112,9 +122,22 @@ class Engine:
         self.division = self._divide(sample_bytes)
         self.allotment = self.division.allotment
         self.table_set = self._open()
-        self.profiled = {}  # has served
+        self.profiled = {}  # has served, like the rankings
+        self.__dict__.pop("rankings", None)
         ahead = replace(options.pipeline, window=self.division.window, max_group=self.division.max_group)
-        self.pipeline = Pipeline(self.table_set.stores, ahead, self.table_set.grouping, trace)
+        self.pipeline = Pipeline(self.table_set.stores, ahead, self.table_set.grouping, self.trace)
+
+    def _open_topology(self) -> Topology:
+        options = self.options
+        if options.topology == "memory":
+            return share_topology(self.dataset)
+        given = options.storage
+        storage = replace(
+            given,
+            engine="auto" if given.engine in ("gds", "nvme") else given.engine,
+            staging_bytes=min(given.staging_bytes, TOPOLOGY_STAGING_BYTES),
+        )
+        return Topology.from_dataset(self.dataset, on_disk=True, budget=options.topology_bytes, storage=storage)
 
     def _storage(self) -> StorageOptions:
         given = self.options.storage
@@ -127,6 +150,8 @@ class Engine:
         return {ntype: labels for ntype, labels in found.items() if labels is not None}
 
     def _topology_bytes(self) -> int:
+        if self.options.topology == "disk":
+            return self.topology.resident_bytes()
         total = 0
         for etype in self.dataset.edge_types:
             parts = [self.dataset.indices_table(etype), self.dataset.edge_ids_table(etype)]
@@ -200,7 +225,7 @@ class Engine:
         scores = host_scores(
             self.dataset,
             self.options.host_rank,
-            self._seeds,
+            starting_nodes(self.dataset, self._seeds),
             seed=self.options.seed,
             pool=self.pool,
             count=self._count_accesses,
@@ -274,7 +299,8 @@ class Engine:
         x: dict[str, Tensor] = {}
         for (ntype, _), rows in features.items():
             x.setdefault(ntype, rows)
-        y = {ntype: self.labels[ntype][ids] for ntype, ids in sample.seeds.items() if ntype in self.labels and len(ids)}
+        wanted = {} if sample.edges is not None else sample.seeds
+        y = {ntype: self.labels[ntype][ids] for ntype, ids in wanted.items() if ntype in self.labels and len(ids)}
         edge_features = [
             {
                 (etype, name): fetched.rows[etype, name][sampled.edge_places[etype][layer]]
@@ -285,7 +311,7 @@ class Engine:
         batch = Batch(
             blocks=sample.blocks,
             x=x if self.hetero else _only(x),
-            y=y if self.hetero and self.labels else _only(y),
+            y=self._labels(sample, y),
             seeds=sample.seeds if self.hetero else _only(sample.seeds),
             input_nodes=sample.input_nodes if self.hetero else _only(sample.input_nodes),
             features=features,
@@ -299,13 +325,33 @@ class Engine:
             batch = batch.pin_memory()
         return batch if self.options.device is None else batch.to(self.options.device, self.options.pin_memory)
 
+    def _labels(self, sample: Sample, by_type: dict[str, Tensor]) -> dict[str, Tensor] | Tensor | None:
+        if sample.edges is not None:
+            return sample.edges.labels
+        return by_type if self.hetero and self.labels else _only(by_type)
+
     def deliver(self, batch: Batch) -> Batch:
         """Finish a batch in the thread that takes it; a device hands over on that thread's stream here."""
         return batch
 
     def close(self) -> None:
         """Give files, threads and memory back."""
+        self._close_topology()
         self.table_set.close()
+
+    def _close_topology(self) -> None:
+        if self.options.topology == "disk":  # one in memory may serve others
+            self.topology.close()
+
+
+def starting_nodes(dataset: Dataset, seeds: Mapping[str, Tensor] | EdgeSeeds) -> dict[str, Tensor]:
+    """Give the nodes that sampling starts from, by type: the seeds, or the ends of the seed edges."""
+    if not isinstance(seeds, EdgeSeeds):
+        return dict(seeds)
+    source, _, destination = seeds.etype or dataset.edge_types[0]
+    if source == destination:
+        return {source: torch.cat([seeds.src, seeds.dst]).unique()}
+    return {source: seeds.src.unique(), destination: seeds.dst.unique()}
 
 
 def edge_ids(by_type: Mapping[EdgeType, T] | None, etype: EdgeType) -> T:

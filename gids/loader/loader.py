@@ -7,6 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,10 @@ from gids.loader.pipeline import PipelineOptions, PipelineRun
 from gids.loader.seeds import SeedOrder, Uneven
 from gids.loader.stats import LoaderStats, stage_stats, table_counts, table_stats
 from gids.loader.trace import Trace
-from gids.sampling import NeighborSampler
+from gids.sampling import EdgeSeeds, NeighborSampler
 from gids.storage import StorageOptions
 from gids.tiers import Policy
+from gids.units import parse_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -47,14 +49,20 @@ class Loader(IterableDataset[Batch]):
         What :func:`gids.open` gives, or where it is.
     split : str, optional
         Name of the split whose nodes are the seeds.
-    seeds : Tensor[int64] or mapping of str to Tensor[int64], optional
-        Seeds themselves, instead of a split; by node type on a heterograph.
+    seeds : Tensor[int64], mapping of str to Tensor[int64], or EdgeSeeds, optional
+        Seeds themselves, instead of a split; by node type on a heterograph. With :class:`gids.sampling.EdgeSeeds` (link
+        prediction) a batch has ``batch_size`` of its edges and their negatives: :attr:`Batch.pairs` says which rows of
+        ``batch.seeds`` each pair connects, ``batch.y`` which pairs are edges.
     fanouts : sequence, optional
         For a :class:`gids.sampling.NeighborSampler`, outermost layer first.
     sampler : Sampler, optional
         Any other sampler.
     batch_size : int
         Seeds in a batch.
+    topology : {"memory", "disk"}
+        Where neighbour lists are. ``"disk"`` keeps only offsets and the hottest lists in memory; same batches.
+    topology_budget : int or str
+        Memory for those lists, within ``budget``.
     features, edge_features : str, sequence of str, or mapping of type to those, optional
         Feature tables to fetch, by name; a name alone means every type that has it.
     labels : bool
@@ -129,10 +137,12 @@ class Loader(IterableDataset[Batch]):
         dataset: Dataset | str | os.PathLike[str],
         split: str | None = None,
         *,
-        seeds: Tensor | Mapping[str, Tensor] | None = None,
+        seeds: Tensor | Mapping[str, Tensor] | EdgeSeeds | None = None,
         fanouts: Sequence[Any] | None = None,
         sampler: Sampler | None = None,
         batch_size: int = 1024,
+        topology: str = "memory",
+        topology_budget: int | str = "64MiB",
         features: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = "feat",
         edge_features: Any = None,
         labels: bool = True,
@@ -177,6 +187,8 @@ class Loader(IterableDataset[Batch]):
         rank, world_size = _rank_and_world(rank, world_size)
         self.options = LoaderOptions(
             batch_size=batch_size,
+            topology=topology,
+            topology_bytes=parse_bytes(topology_budget, "topology_budget"),
             features=features,
             edge_features=edge_features,
             with_labels=labels,
@@ -320,7 +332,9 @@ class Loader(IterableDataset[Batch]):
     def _order_identity(self) -> dict[str, Any]:
         o = self.options
         # Plain sums tell other seeds apart well enough, whatever their order in memory.
-        sums = {name: [len(ids), int(ids.sum())] for name, ids in self.seeds.items()}
+        edges = self.seeds if isinstance(self.seeds, EdgeSeeds) else None
+        parts = self.seeds if edges is None else {"src": edges.src, "dst": edges.dst}
+        sums = {name: [len(ids), int(ids.sum())] for name, ids in parts.items()}
         names = ("batch_size", "seed", "shuffle", "drop_last", "rank", "world_size", "uneven")
         return {"dataset": self.dataset.id, "seeds": sums} | {name: getattr(o, name) for name in names}
 
@@ -497,7 +511,9 @@ def _engine_kind(device: torch.device | None) -> type[Engine]:
     return CudaEngine
 
 
-def _as_seeds(dataset: Dataset, split: str | None, seeds: Tensor | Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+def _as_seeds(
+    dataset: Dataset, split: str | None, seeds: Tensor | Mapping[str, Tensor] | EdgeSeeds | None
+) -> dict[str, Tensor] | EdgeSeeds:
     if split is not None:
         if len(dataset.node_types) == 1:
             return {dataset.node_types[0]: dataset.split(split)}
@@ -505,6 +521,12 @@ def _as_seeds(dataset: Dataset, split: str | None, seeds: Tensor | Mapping[str, 
         if not found:
             raise ConfigError(f"split must be one that a node type has (got {split!r})")
         return found
+    if isinstance(seeds, EdgeSeeds):
+        if seeds.etype is None and len(dataset.edge_types) > 1:
+            raise ConfigError(f"etype of EdgeSeeds must be given where a graph has several (has {dataset.edge_types})")
+        if seeds.etype is not None and seeds.etype not in dataset.edge_types:
+            raise ConfigError(f"etype of EdgeSeeds must be among {dataset.edge_types} (got {seeds.etype})")
+        return replace(seeds, src=_on_host(seeds.src), dst=_on_host(seeds.dst))
     if isinstance(seeds, Mapping):
         return {ntype: _on_host(ids) for ntype, ids in seeds.items()}
     assert seeds is not None

@@ -121,7 +121,8 @@ def allot(
     batch = sum(table.rows * table.row_bytes for table in demand.values())
     outputs = sum(table.rows * table.out_row_bytes for table in demand.values()) * (prefetch + BATCHES_IN_HANDS)
     planned = sum(table.rows for table in demand.values()) * WINDOW_ROW_BYTES
-    samples = fixed.sample_bytes * (window + max_group + 3) + planned * (window + max_group)
+    # One group waits to be planned while another waits to be gathered.
+    samples = fixed.sample_bytes * (window + 2 * max_group + 3) + planned * (window + max_group)
     rest = budget - fixed.topology_bytes - fixed.labels_bytes - fixed.staging_bytes - samples - outputs
     asked = (cache_bytes or 0) + (host_bytes or 0)
     least_groups = max(batch, group_bytes or 0)
@@ -130,7 +131,7 @@ def allot(
             "topology": fixed.topology_bytes,
             "labels": fixed.labels_bytes,
             "staging": fixed.staging_bytes,
-            f"{window + max_group + 3} sampled batches": samples,
+            f"{window + 2 * max_group + 3} sampled batches": samples,
             f"{prefetch + BATCHES_IN_HANDS} batches in delivery": outputs,
             "rows being read": least_groups,
             "cache": cache_bytes or 0,

@@ -16,12 +16,16 @@ from gids.storage import StorageOptions
 from gids.tiers import Policy
 from gids.units import parse_bytes
 
+TOPOLOGIES = ("memory", "disk")
+
 
 @dataclass(frozen=True)
 class LoaderOptions:
     """See :class:`gids.Loader` for what each of them means."""
 
     batch_size: int
+    topology: str
+    topology_bytes: int
     features: Any
     edge_features: Any
     with_labels: bool
@@ -53,6 +57,8 @@ class LoaderOptions:
     def __post_init__(self) -> None:
         check_order(batch_size=self.batch_size, rank=self.rank, world_size=self.world_size, uneven=self.uneven)
         check_host_rank(self.host_rank)
+        if self.topology not in TOPOLOGIES:
+            raise ConfigError(f"topology must be one of {', '.join(TOPOLOGIES)} (got {self.topology!r})")
         if self.threads < 1:
             raise ConfigError(f"threads must be at least 1 (got {self.threads})")
         if not 0 <= self.seed < 1 << 64:

@@ -293,7 +293,10 @@ class Pipeline:
         self, groups: Iterator[_Group], ready: Permits, room: _Room, unfinished: _Unfinished
     ) -> Iterator[Fetched]:
         for group in groups:
-            for number, work in enumerate(group.works):
+            works, last = deque(group.works), len(group.works) - 1
+            group.works.clear()  # what was delivered must not be kept alive by what was not
+            for number in range(last + 1):
+                work = works.popleft()
                 ready.acquire()  # before its memory is taken: no batch is finished that has no place to wait
                 rows = {}
                 for key in work.rows:
@@ -301,10 +304,11 @@ class Pipeline:
                         pending, batch = group.pending[key], group.position[key][number]
                         rows[key] = self.stores[key].gather(pending, batch)
                         room.tables[key].release(self.stores[key].freed(pending, batch))
-                if number == len(group.works) - 1:
+                if number == last:
                     unfinished.end(group)
                     room.groups.release()
                 yield Fetched(work, rows)
+                del work, rows
 
 
 class PipelineRun(Generic[B]):

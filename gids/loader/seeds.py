@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from gids.errors import ConfigError
+from gids.sampling import EdgeSeeds
 
 Uneven = Literal["pad", "join"]
 _ROUNDS = 6
@@ -78,15 +79,15 @@ class SeedBatch:
         rank.
     global_index : int
         ``index * world_size + rank``: different for every batch of the epoch over all ranks.
-    seeds : dict of str to Tensor
-        int64 ids for each node (or edge) type that has seeds in this batch.
+    seeds : dict of str to Tensor, or EdgeSeeds
+        int64 ids for each node type that has seeds in this batch; or the edges of this batch.
     padding : int
         How many of the seeds, at the end, repeat seeds of another rank so that all ranks have as many batches.
     """
 
     index: int
     global_index: int
-    seeds: dict[str, torch.Tensor]
+    seeds: dict[str, torch.Tensor] | EdgeSeeds
     padding: int = 0
 
 
@@ -105,15 +106,15 @@ class SeedOrder:
 
     Parameters
     ----------
-    seeds : Tensor or mapping of str to Tensor
-        int64 ids, or ids per node type.
+    seeds : Tensor, mapping of str to Tensor, or EdgeSeeds
+        int64 ids, ids per node type, or edges.
     batch_size, seed, epoch, shuffle, drop_last, rank, world_size, uneven
         As in :class:`gids.Loader`.
     """
 
     def __init__(
         self,
-        seeds: torch.Tensor | Mapping[str, torch.Tensor],
+        seeds: torch.Tensor | Mapping[str, torch.Tensor] | EdgeSeeds,
         *,
         batch_size: int,
         seed: int = 0,
@@ -125,7 +126,11 @@ class SeedOrder:
         uneven: Uneven = "pad",
     ):
         check_order(batch_size=batch_size, rank=rank, world_size=world_size, uneven=uneven)
-        self._seeds = dict(seeds) if isinstance(seeds, Mapping) else {"_N": seeds}
+        self._edges = seeds if isinstance(seeds, EdgeSeeds) else None
+        if isinstance(seeds, EdgeSeeds):
+            self._seeds = {"edges": seeds.src}
+        else:
+            self._seeds = dict(seeds) if isinstance(seeds, Mapping) else {"_N": seeds}
         self._ends = np.cumsum([len(ids) for ids in self._seeds.values()], dtype=np.int64)
         self.count = int(self._ends[-1]) if len(self._ends) else 0
         self.batch_size, self.rank, self.world_size = batch_size, rank, world_size
@@ -159,7 +164,10 @@ class SeedOrder:
             positions = self._permutation(positions)
         return SeedBatch(index, index * self.world_size + self.rank, self._take(positions), padding)
 
-    def _take(self, positions: NDArray[np.int64]) -> dict[str, torch.Tensor]:
+    def _take(self, positions: NDArray[np.int64]) -> dict[str, torch.Tensor] | EdgeSeeds:
+        if self._edges is not None:
+            chosen = torch.from_numpy(positions)
+            return replace(self._edges, src=self._edges.src[chosen], dst=self._edges.dst[chosen])
         if len(self._seeds) == 1:
             ((name, ids),) = self._seeds.items()
             return {name: ids[torch.from_numpy(positions)]}

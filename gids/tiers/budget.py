@@ -280,6 +280,12 @@ class _Chooser:
             if len(values) > 1:
                 settings = [replace(setting, **{name: value}) for value in values]
                 setting, chosen[name] = self._best(name, words, settings)
+        if host_free and 0 in self.windows:
+            # Without a cache nobody needs a window: its memory makes groups and host buffer larger.
+            constant = [replace(setting, window=0, group=group, host_share=1.0) for group in self.groups]
+            without, why = self._best("group", "batches in a group, host buffer alone, no window", constant)
+            if self._time(without) <= self._time(setting) * (1 + WORTHWHILE):
+                setting, chosen = without, chosen | {"alone": why}
         self.reasons += chosen.values()
         return self._split(setting)
 

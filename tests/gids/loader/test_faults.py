@@ -1,0 +1,103 @@
+"""Storage that fails under a whole loader: the error surfaces, nothing hangs, and the loader goes on or is closed."""
+
+import errno
+import time
+
+import pytest
+
+from gids.errors import StorageError
+from gids.storage import StorageOptions
+from gids.storage.options import FaultOptions
+
+from .test_loader import make, same
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+#: Every batch is read from disk, in several groups.
+FROM_DISK = {"cache": 0, "host_buffer": 0, "groups": "60KiB", "max_group": 2, "window": 0}
+
+
+def faulty(engine="auto", timeout_s=0.3, **fault):
+    """About 55 requests a batch: neighbours do not merge over gaps, and a read ends after 4 KiB."""
+    small = {"threads": 1, "staging_bytes": 1 << 20, "merge_gap_bytes": 0, "max_io_bytes": 4096}
+    return StorageOptions(engine=engine, timeout_s=timeout_s, fault=FaultOptions(**fault), **small)
+
+
+@pytest.fixture(scope="module")
+def reference(graph):
+    with make(graph) as loader:
+        return [list(loader), list(loader)]
+
+
+@pytest.mark.parametrize("engine", ["uring", "pread"])
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ({"fail_at": 150, "error_number": errno.EIO}, "Input/output error"),
+        ({"short_at": 150, "short_bytes": 0}, "the file ends before its rows do"),
+        ({"stuck_at": 150}, "timed out"),
+    ],
+)
+def test_a_failed_read_surfaces_and_the_next_epoch_is_whole(graph, reference, engine, fault, message):
+    with make(graph, storage=faulty(engine, **fault), **FROM_DISK) as loader:
+        loader.prepare()
+        begin, delivered = time.monotonic(), []
+        with pytest.raises(StorageError, match=message) as caught:
+            delivered.extend(loader)
+        assert time.monotonic() - begin < 5
+        assert caught.value.path.endswith("feat.bin")
+        assert 0 < len(delivered) < len(reference[0]), "what came before the failure was delivered"
+        assert all(same(a, b) for a, b in zip(delivered, reference[0], strict=False))
+        assert loader.epoch == 1
+        assert all(same(a, b) for a, b in zip(loader, reference[1], strict=True)), "no stale batch, none missing"
+
+
+def test_the_batches_that_a_failure_left_out_can_be_had(graph, reference):
+    with make(graph, storage=faulty(fail_at=150), **FROM_DISK) as loader:
+        delivered, states = [], [loader.state_dict()]
+
+        def noting(batches):
+            for batch in batches:
+                states.append(loader.state_dict())
+                yield batch
+
+        with pytest.raises(StorageError):
+            delivered.extend(noting(loader))
+        loader.load_state_dict(states[-1])
+        delivered += list(loader)
+    assert all(same(a, b) for a, b in zip(delivered, reference[0], strict=True))
+
+
+@pytest.mark.parametrize("fault", [{"short_at": 150, "short_bytes": 512}, {"delay_us": 300, "reorder": True}])
+def test_what_can_be_mended_is_not_an_error(graph, reference, fault):
+    with make(graph, storage=faulty(timeout_s=5, **fault), **FROM_DISK) as loader:
+        assert all(same(a, b) for a, b in zip(loader, reference[0], strict=True))
+
+
+def test_a_loader_whose_reads_are_stuck_closes_within_a_second(graph):
+    loader = make(graph, storage=faulty(stuck_at=150, timeout_s=60), **FROM_DISK)
+    running = iter(loader)
+    next(running)
+    begin = time.monotonic()
+    loader.close()
+    assert time.monotonic() - begin < 2
+
+
+def test_a_failure_while_the_host_buffer_is_filled_is_raised_by_prepare(graph, reference):
+    broken = make(graph, storage=faulty(fail_at=0), host_buffer="60KiB", cache=0, groups="100KiB")
+    with broken, pytest.raises(StorageError, match="Input/output error"):
+        broken.prepare()
+    with make(graph, host_buffer="60KiB", cache=0, groups="100KiB") as loader:
+        assert all(same(a, b) for a, b in zip(loader, reference[0], strict=True)), "not one row of the failed fill"
+
+
+def test_a_failure_in_the_topology_on_disk_surfaces(graph, reference):
+    options = {"topology": "disk", "topology_budget": 0, "features": None}
+    with make(graph, storage=faulty(), **options) as loader:
+        (counts,) = loader.prepare()._engine.topology.disk_stats().values()
+    with make(graph, storage=faulty(fail_at=counts["reads"] + 20), **options) as loader:
+        with pytest.raises(StorageError, match="Input/output error") as caught:
+            list(loader)
+        assert caught.value.path.endswith("indices.bin")
+        again = list(loader)
+        assert [len(b.input_nodes) for b in again] == [len(b.input_nodes) for b in reference[1]]
