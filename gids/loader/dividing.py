@@ -1,4 +1,16 @@
-"""How a loader's budget is divided: by a short profile, or by rule where there is nothing to weigh up."""
+"""How a loader's budget is divided: by a short profile, or by rule where there is nothing to weigh up.
+
+What is weighed up: a batch asks for rows. The constant host buffer serves some, the cache some; what is left of the n
+batches of a group is read once, u(n) rows. On a device that takes ``per_read_s`` for a read and ``per_byte_s`` for a byte,
+neighbours closer than ``per_read_s / per_byte_s`` are one read, so a batch costs
+
+    (reads(u) * per_read_s + bytes(u) * per_byte_s) / n
+
+and memory is ``host + cache + arena + samples + outputs``, with an arena of u(n) rows and a tenth: rows of the next group
+take the slots that gathered batches leave. A larger group reads fewer rows, closer together; a larger host buffer leaves
+fewer rows, farther apart; a longer window makes better use of a cache and holds more samples. Which of them is worth its
+memory depends on the graph, so :func:`gids.tiers.split_budget` tries them on a profile, with the planners of the run.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +27,10 @@ from gids.storage import DeviceCurve
 from gids.table import RowTable
 from gids.tiers import HotRows, TableProfile, TableShare, split_budget
 from gids.tiers.budget import cache_bytes, host_bytes, rows_within
+
+#: Scratch for one row of one batch of a group that is planned, and what its plan keeps until it is gathered: two sort
+#: buffers of 16 bytes, its state, its location, its slot, its turn to leave.
+PLAN_ROW_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -131,7 +147,8 @@ def divide(
         window=asked.window,
         max_group=max_group if asked.max_group is None else asked.max_group,
         groups_in_flight=1,  # they share an arena
-        sample_bytes=2 * fixed.sample_bytes,  # one group waits to be planned while another waits to be gathered
+        # One group waits to be planned while another waits to be gathered.
+        sample_bytes=2 * fixed.sample_bytes + PLAN_ROW_BYTES * sum(need.rows for need in demand.values()),
         merge_gap_bytes=merge_gap_bytes,
     )
     shares = split.tables

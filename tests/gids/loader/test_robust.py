@@ -123,7 +123,7 @@ def test_a_failing_epoch_delivers_no_wrong_row(graph, memory, tmp_path):
         assert torch.equal(batch.x, memory["feat"][batch.input_nodes])
 
     copy, path = damaged_copy(graph, tmp_path)
-    with make(copy, max_group=1, cache="100KiB", storage=StorageOptions(merge_gap_bytes=0)) as loader:
+    with make(copy, max_group=1, cache="100KiB", host_buffer=0, storage=StorageOptions(merge_gap_bytes=0)) as loader:
         iterator = iter(loader)
         next(iterator)
         os.truncate(path, path.stat().st_size // 3)
