@@ -71,7 +71,7 @@ class Mapped:
         begin = time.perf_counter()
         for index in range(batches):
             start = time.perf_counter()
-            nodes, _, _ = self.sampler.sample(self.graph, order[index].seeds["_N"].to(self.graph.idtype))
+            nodes, _, _ = self.sampler.sample(self.graph, order[index].nodes["_N"].to(self.graph.idtype))
             sampling += time.perf_counter() - start
             nodes = nodes.long()[:rows]
             x = self.features[nodes]

@@ -350,8 +350,12 @@ def starting_nodes(dataset: Dataset, seeds: Mapping[str, Tensor] | EdgeSeeds) ->
         return dict(seeds)
     source, _, destination = seeds.etype or dataset.edge_types[0]
     if source == destination:
-        return {source: torch.cat([seeds.src, seeds.dst]).unique()}
-    return {source: seeds.src.unique(), destination: seeds.dst.unique()}
+        return {source: _distinct(torch.cat([seeds.src, seeds.dst]))}
+    return {source: _distinct(seeds.src), destination: _distinct(seeds.dst)}
+
+
+def _distinct(ids: Tensor) -> Tensor:
+    return torch.from_numpy(np.unique(ids.numpy()))
 
 
 def edge_ids(by_type: Mapping[EdgeType, T] | None, etype: EdgeType) -> T:

@@ -332,8 +332,8 @@ class Loader(IterableDataset[Batch]):
     def _order_identity(self) -> dict[str, Any]:
         o = self.options
         # Plain sums tell other seeds apart well enough, whatever their order in memory.
-        edges = self.seeds if isinstance(self.seeds, EdgeSeeds) else None
-        parts = self.seeds if edges is None else {"src": edges.src, "dst": edges.dst}
+        seeds = self.seeds
+        parts = {"src": seeds.src, "dst": seeds.dst} if isinstance(seeds, EdgeSeeds) else seeds
         sums = {name: [len(ids), int(ids.sum())] for name, ids in parts.items()}
         names = ("batch_size", "seed", "shuffle", "drop_last", "rank", "world_size", "uneven")
         return {"dataset": self.dataset.id, "seeds": sums} | {name: getattr(o, name) for name in names}

@@ -90,6 +90,13 @@ class SeedBatch:
     seeds: dict[str, torch.Tensor] | EdgeSeeds
     padding: int = 0
 
+    @property
+    def nodes(self) -> dict[str, torch.Tensor]:
+        """The seeds, which must be nodes."""
+        if isinstance(self.seeds, EdgeSeeds):
+            raise ConfigError("seeds must be nodes (got edges)")
+        return self.seeds
+
 
 class SeedOrder:
     """The batches of one epoch for one rank.

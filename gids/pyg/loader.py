@@ -114,7 +114,7 @@ class NeighborLoader:
         return run
 
     def _sample(self, batch: SeedBatch, epoch: int) -> Work:
-        (input_id,) = batch.seeds.values()
+        (input_id,) = batch.nodes.values()
         key = SampleKey(self._seed, epoch, batch.global_index)
         found = self._hops.sample(self._topology, {self._ntype: self._nodes[input_id]}, key, self._pool)
         rows: dict[Any, Tensor] = {}
