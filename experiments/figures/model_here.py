@@ -27,7 +27,7 @@ DIFFERS = (
     "the processor's work of an epoch by the same epoch with the table in memory. Reads of single rows and merged reads: rows x cost + latency of a group. "
     "Epochs (fan-out 5,5; 32 and 128 are figure 9's batches): the reads and bytes that the planner counted x cost, overlapped with the processor's work in full (low) or not at all (high). "
     "The promise, stated before the first run: within 30 % of the error bar, because the disk itself varies by 20 %. It varies more: in four runs "
-    "the slowest of three probes took 1.7 to 8.5 times as long as the fastest. No case lay more than 20 % beyond its bar; single points were off by up to 70 %. "
+    "the slowest of three probes took 1.7 to 10 times as long as the fastest. No case lay more than 20 % beyond its bar; single points were off by up to 75 %. "
     "The tests keep the run with the narrowest bars."
 )
 CONFIG = {
