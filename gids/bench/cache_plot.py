@@ -41,7 +41,7 @@ def _depths(axis: Any, results: Any) -> None:
     axis.plot(depths, [value / 1e3 for value in results["predicted_iops"]], label=label)
     axis.plot(depths, [value / 1e3 for value in results["probed_iops"]], "+", label="probed, the model's points")
     axis.plot(depths, [value / 1e3 for value in results["measured_iops"]], "ko", label="measured afterwards")
-    band = [[value * edge / 1e3 for value in results["measured_iops"]] for edge in (1 / 1.15, 1 / 0.85)]
+    band = [[value * edge / 1e3 for value in results["measured_iops"]] for edge in (0.85, 1.15)]
     axis.fill_between(depths, *band, alpha=0.15, label="within 15 % of measured")
     axis.set(title="accumulator", xlabel="overlapping accesses", ylabel="thousand IOPS", xscale="log")
     axis.legend(fontsize=7)
