@@ -440,4 +440,6 @@ def _device_bytes(sample: DeviceSample) -> int:
     for block in sample.blocks:
         for arrays in (block.indptr, block.src, block.edge_ids or {}):
             total += sum(array.nbytes for array in arrays.values())
+    if sample.edges is not None:
+        total += sum(array.nbytes for array in vars(sample.edges).values())
     return total

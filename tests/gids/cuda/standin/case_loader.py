@@ -10,7 +10,9 @@ import gids
 from gids.cuda.session import CudaSession, open_device
 from gids.dataset import DatasetWriter
 from gids.errors import ConfigError
-from gids.sampling import LadiesSampler, NeighborSampler, Relation, ShadowSampler, Topology
+from gids.sampling import EdgeSeeds, Exclude, LadiesSampler, NeighborSampler, Relation, ShadowSampler, Topology
+from gids.sampling.sample import EDGE
+from gids.sampling.topology import load_table
 from gids.storage import StorageOptions
 
 OPTIONS = {"fanouts": [3, 4], "batch_size": 48, "seed": 5, "max_group": 3, "window": 4}
@@ -128,6 +130,17 @@ def test_edge_features_are_numbered_on_the_device(tmp_path, sampler):
     assert sum(table.requests > 0 for table in stats.tables.values()) == 2
     with pytest.raises(ConfigError, match="edge_features need a sampler that returns edge ids"):
         both(dataset, split="train", labels=False, edge_features="w", fanouts=None, sampler=NeighborSampler([2]))
+
+
+@pytest.mark.parametrize("topology", ["memory", "disk"])
+@pytest.mark.parametrize("sampler", [NeighborSampler([3, 4]), LadiesSampler([60, 40])])
+def test_edges_as_seeds(dataset, sampler, topology):
+    indptr, count = dataset.indptr(EDGE), 200
+    dst = np.flatnonzero(np.diff(indptr))[:count]
+    src = load_table(dataset.indices_table(EDGE))[indptr[dst]].astype(np.int64)
+    seeds = EdgeSeeds(torch.from_numpy(src), torch.from_numpy(dst), negatives=2, exclude=Exclude.SEEDS_AND_REVERSE)
+    notes, _ = both(dataset, seeds=seeds, fanouts=None, sampler=sampler, topology=topology)
+    assert notes.get("sampling") == (None if topology == "memory" else "on the CPU: neighbours are read from disk")
 
 
 def test_seeds_with_a_cuda_array_interface(dataset):
