@@ -28,7 +28,7 @@ PROCESS_BYTES = 640 << 20
 #: For every contender: arrays of a batch go back to the system when they are freed, not into malloc's reserves.
 MALLOC = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": str(256 << 10), "MALLOC_TRIM_THRESHOLD_": str(8 << 20)}
 #: A model in training beside the loader: activations, gradients, and two batches kept to measure compute alone.
-TRAINING_BYTES = 600 << 20
+TRAINING_BYTES = 400 << 20
 #: GIDS reports an order of magnitude over mapped files (paper 004 §4.5); grouping and merging must give more.
 SPEED_FLOOR = 25.0
 #: Reading must hide behind training, or training behind reading, but for a tenth and some noise.
