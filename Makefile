@@ -2,7 +2,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip install --quiet --disable-pip-version-check
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
 CPP_FILES := $(shell find cpp kernels tests -name '*.cpp' -o -name '*.hpp' -o -name '*.cuh' -o -name '*.cu')
 NATIVE_INPUTS := pyproject.toml cpp/CMakeLists.txt $(shell find cpp kernels -type f)
 
