@@ -5,9 +5,8 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from experiments.baselines import Job
-from experiments.baselines.race import Turn, race
+from experiments.baselines.race import PROCESS_BYTES, Turn, race
 from experiments.graphs import power_law
-from gids.bench.epoch import PROCESS_BYTES
 from gids.units import parse_bytes
 
 TITLE = "Figures 13 and 14: end to end, measured here"

@@ -7,7 +7,7 @@ import gids
 from experiments import tables
 from experiments.baselines import CONTENDERS, Job
 from experiments.baselines.hashing import batch_hash, combine, row_hashes
-from experiments.baselines.race import Turn, race
+from experiments.baselines.race import PROCESS_BYTES, Turn, race
 from experiments.baselines.rounds import Rounds
 from gids.generate import rmat
 
@@ -82,7 +82,7 @@ def test_a_process_of_its_own_keeps_its_limit(job, capfd):
         assert "NO memory limit" in tables.markdown({"results": {"gids": result}})
     else:
         assert 0 < result["cgroup_peak_bytes"] <= limit
-        assert result["budget_bytes"] == limit - (340 << 20)
+        assert result["budget_bytes"] == limit - PROCESS_BYTES
 
 
 def test_a_contender_that_cannot_run_is_loud(job, capfd, monkeypatch):
