@@ -1,7 +1,6 @@
 """What goes wrong: errors name file, offset and errno, other reads go on, nothing hangs, nothing leaks."""
 
 import errno
-import gc
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from storage_tables import ENGINES, make_table, raw
 
 from gids import ConfigError, StorageError
 from gids.storage import FaultOptions, RowReader, StorageOptions
+from tests.resources import left_behind, settled
 
 ROWS = np.arange(0, 1000, 10)  # 100 reads of one row each: rows are 512 bytes, and nothing is merged
 
@@ -177,20 +177,13 @@ def test_nothing_leaks(tmp_path, engine):
             with pytest.raises(StorageError):
                 reader.read(ROWS)
 
-    process = psutil.Process()
-    gc.collect()  # what earlier tests left must not go away in between
     for _ in range(10):
         open_read_fail_close()
-    time.sleep(0.2)
-    descriptors, threads, memory = process.num_fds(), process.num_threads(), process.memory_info().rss
+    before, memory = settled(), psutil.Process().memory_info().rss
     for _ in range(30):
         open_read_fail_close()
-    deadline = time.monotonic() + 5  # the kernel takes rings apart, and threads end, in the background
-    while time.monotonic() < deadline and (process.num_fds() > descriptors or process.num_threads() > threads):
-        time.sleep(0.05)
-    assert process.num_fds() <= descriptors
-    assert process.num_threads() <= threads
-    assert process.memory_info().rss - memory < 20 << 20  # 30 stagings would be 120 MiB
+    assert not left_behind(before)
+    assert psutil.Process().memory_info().rss - memory < 20 << 20  # 30 stagings would be 120 MiB
 
 
 def test_fork_opens_anew_and_a_read_of_the_parent_is_refused(tmp_path, engine):

@@ -1,0 +1,45 @@
+"""Threads and open files of this process, by name, so that a test can say what was left behind and not only how much."""
+
+import gc
+import os
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+
+def held() -> Counter[str]:
+    """Threads and open files. The kernel's own workers for io_uring are not ours: they come and go as it likes."""
+    found = []
+    for folder, name in (
+        ("/proc/self/task", lambda entry: (entry / "comm").read_text().strip()),
+        ("/proc/self/fd", os.readlink),
+    ):
+        for entry in Path(folder).iterdir():
+            try:
+                found.append(f"{entry.parent.name} {name(entry)}")
+            except OSError:
+                continue  # a thread that has ended, or the descriptor that listed the folder
+    numbered = re.compile(r"\d+\]$")
+    return Counter(numbered.sub("]", name) for name in found if not name.startswith("task iou-"))
+
+
+def settled(quiet_s: float = 0.3, deadline_s: float = 20) -> Counter[str]:
+    """What is held once it has not changed for a while: a thread that was joined may still be on its way out."""
+    gc.collect()
+    deadline = time.monotonic() + deadline_s
+    last, since = held(), time.monotonic()
+    while time.monotonic() < min(since + quiet_s, deadline):
+        time.sleep(0.01)
+        if (now := held()) != last:
+            last, since = now, time.monotonic()
+    return last
+
+
+def left_behind(before: Counter[str], deadline_s: float = 20) -> Counter[str]:
+    """What is held beyond ``before``, after waiting for it to go."""
+    gc.collect()
+    deadline = time.monotonic() + deadline_s
+    while (left := held() - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left
