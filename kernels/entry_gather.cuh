@@ -1,4 +1,5 @@
-// Entry points that move rows: gather with conversion out of cache, host buffer and group, and admission to the cache.
+// Entry points that move rows: gather with conversion out of cache, host buffer and group, and admission to the cache,
+// by a copy or, where cache and groups share an arena of slots, by handing the row's slot over.
 #pragma once
 
 #include "convert.cuh"
@@ -81,6 +82,32 @@ GIDS_DEVICE void admit_rows(uint8_t* cache, const int64_t* slots, const uint8_t*
     GIDS_REGISTER(admit_rows_##lanes)
 GIDS_GATHER_ROWS(8)
 GIDS_GATHER_ROWS(32)
+
+// Locations of a plan as places: [0, A) slots of the arena, [A, A + H) host buffer, then rows of the group outside the
+// arena. `cache_place` and `group_place` tell where each cache slot and each position of the group is.
+GIDS_KERNEL resolve_places(const gids::int64_t* location, gids::int64_t count, gids::int64_t capacity,
+                           gids::int64_t host_rows, gids::int64_t group_rows, const gids::int64_t* cache_place,
+                           const gids::int64_t* group_place, gids::int64_t arena_rows, gids::int64_t* place) {
+    const gids::Group<1> lane;
+    for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane)) {
+        const gids::int64_t at = location[i], position = at - capacity - host_rows;
+        if (at < 0 || position >= group_rows) place[i] = -1;
+        else if (at < capacity) place[i] = cache_place[at];
+        else place[i] = position < 0 ? arena_rows + at - capacity : group_place[position];
+    }
+}
+GIDS_REGISTER(resolve_places)
+
+// Admissions that copy nothing: the cache's slot is from now on where the row was read to. Rows outside the arena are
+// left to admit_rows.
+GIDS_KERNEL admit_places(const gids::int64_t* slots, const gids::int64_t* positions, gids::int64_t begin,
+                         gids::int64_t end, const gids::int64_t* group_place, gids::int64_t arena_rows,
+                         gids::int64_t* cache_place) {
+    const gids::Group<1> lane;
+    for (gids::int64_t k = begin + group_index(lane); k < end; k += group_count(lane))
+        if (group_place[positions[k]] < arena_rows) cache_place[slots[k]] = group_place[positions[k]];
+}
+GIDS_REGISTER(admit_places)
 
 // Half-precision rows that begin at any byte, as they come from storage, to float32.
 GIDS_KERNEL widen_rows(int conversion, const gids::uint8_t* from, gids::int64_t row_stride, gids::int64_t rows,

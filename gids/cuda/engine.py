@@ -51,8 +51,8 @@ from gids.units import format_bytes
 
 #: Of the device's free memory, where the user gives no budget.
 DEFAULT_SHARE = 0.8
-#: Scratch for one row of a group: sort buffers, flags, ranks and locations of the planner, and a piece to unpack.
-PLAN_ROW_BYTES = 216
+#: Scratch for one row of a group: sort buffers, flags, ranks and locations of the planner, its place, a piece to unpack.
+PLAN_ROW_BYTES = 240
 #: Scratch that does not grow: class counts of the policies, small arrays.
 FIXED_SCRATCH_BYTES = 4 << 20
 
@@ -149,7 +149,7 @@ def open_reader(
         Device memory that ``gds`` may take for each of them.
     """
     if storage.engine == "gds":
-        reader = GdsReader(table, storage, session, region_bytes)
+        reader = GdsReader(table, storage, session, region_bytes, groups)
         return reader, f"asked for{'; ' + reader.notes if reader.notes else ''}"
     if storage.engine == "nvme":
         queues = NvmeDeviceReader(table, storage, session, groups)
@@ -157,7 +157,7 @@ def open_reader(
     if storage.engine == "auto":
         refusal = gds_availability()
         if not refusal:
-            return GdsReader(table, storage, session, region_bytes), "cuFile offers GPUDirect Storage"
+            return GdsReader(table, storage, session, region_bytes, groups), "cuFile offers GPUDirect Storage"
         host = RowReader(table, storage, pool)
         return host, f"gds cannot be used: {refusal}; {host.engine_reason}, copied through pinned staging"
     host = RowReader(table, storage, pool)
@@ -352,6 +352,7 @@ class CudaEngine(Engine):
                     policy=options.policy,
                     window=options.pipeline.window,
                     host_buffer=host,
+                    group_rows=limits[key] // table.row_bytes,
                     seed=options.seed,
                 )
                 floating = options.dtype is not None and table.torch_dtype.is_floating_point

@@ -11,7 +11,7 @@ import numpy as np
 from gids import _native
 from gids.cuda.array import DeviceArray
 from gids.cuda.session import CudaSession
-from gids.cuda.staged import Ints, Round, StagedRead, StagedReader, pack_rounds
+from gids.cuda.staged import Ints, Prepared, Round, StagedRead, StagedReader, pack_rounds
 from gids.errors import DeviceError, StorageError
 from gids.nvme.device import READ, DeviceQueues, DeviceReads
 from gids.storage.curve import load_curve
@@ -28,7 +28,7 @@ class NvmeDeviceReader(StagedReader):
     """Reads rows of a table from drives that :mod:`gids.nvme` has opened and attached to it.
 
     The kernel ``nvme_submit`` sends the merged reads of a group, ``nvme_poll`` takes the answers as they come, and
-    ``unpack_pieces`` moves the rows from the drives' memory to the group's buffer. They have a stream of their own, so
+    ``unpack_pieces`` moves the rows from the drives' memory to their slots. They have a stream of their own, so
     that everything else goes on meanwhile.
 
     Parameters
@@ -75,12 +75,19 @@ class NvmeDeviceReader(StagedReader):
         self._dirty = False  # for good: a buffer is not used again after a command that had no answer
         self._stats = {"rows": 0, "reads": 0, "bytes_read": 0, "commands": 0}
 
-    def submit(self, rows: Ints, out: DeviceArray) -> StagedRead:
-        """Start reading; row ``rows[i]`` (sorted and unique) goes to row ``i`` of ``out``."""
-        plan = plan_reads(self.table, rows, self.limits)
+    def attach(self, memory: DeviceArray) -> None:
+        """Do nothing: drives write to memory of their own."""
+
+    def prepare(self, rows: Ints) -> Prepared:
+        """Plan the reads; drives write to memory of their own, so no row asks for a certain place."""
+        return Prepared(plan_reads(self.table, rows, self.limits), np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def submit(self, prepared: Prepared, out: DeviceArray, to: Ints) -> StagedRead:
+        """Start reading; the ``i``-th of the rows asked for begins at byte ``to[i]``, counted from ``out``."""
+        plan = prepared.plan
         every = np.arange(plan.num_reads)
-        rounds = pack_rounds(self.table, plan, every, self._region_bytes, self.limits.block_bytes)
-        self._stats["rows"] += len(rows)
+        rounds = pack_rounds(self.table, plan, every, to, self._region_bytes, self.limits.block_bytes)
+        self._stats["rows"] += plan.num_rows
         self._stats["reads"] += plan.num_reads
         self._stats["bytes_read"] += plan.total_bytes
         return StagedRead(self, out, rounds, None).start()

@@ -285,6 +285,24 @@ def _check_admission(session: Session, rng: np.random.Generator) -> None:
         )  # fmt: skip
         cache[slots] = read[positions]
         _same(session.download(device), cache, "cache after admission")
+    place, places = rng.permutation(16)[:10], np.concatenate([np.arange(10, 16), np.arange(21, 25)])  # A = 16, H = 5
+    admitted, slots = rng.permutation(10)[:6], rng.permutation(10)[:6]
+    on_device, on_group = session.upload(place), session.upload(places)
+    session.launch(
+        "admit_places", 6, session.upload(slots), session.upload(admitted), np.int64(0), np.int64(6), on_group,
+        np.int64(16), on_device,
+    )  # fmt: skip
+    inside = places[admitted] < 16
+    place[slots[inside]] = places[admitted[inside]]
+    _same(session.download(on_device), place, "places after admission")
+    location = rng.integers(-1, 27, 90)  # C = 10, H = 5, 10 rows of a group; the rest does not exist
+    resolved = session.empty(90, np.int64)
+    session.launch(
+        "resolve_places", 90, session.upload(location), np.int64(90), np.int64(10), np.int64(5), np.int64(10),
+        on_device, on_group, np.int64(16), resolved,
+    )  # fmt: skip
+    every = np.concatenate([place, np.arange(16, 21), places, [-1, -1, -1]])
+    _same(session.download(resolved), every[location], "places of a batch")
 
 
 def check_rank(session: Session) -> str:

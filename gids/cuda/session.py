@@ -154,6 +154,21 @@ class Owned:
             self._session.free(self._buffer, self._count, self._consumers)
 
 
+class Reserved:
+    """Memory of :meth:`CudaSession.reserve`; freed with the last array over it, after all work of the device."""
+
+    def __init__(self, session: CudaSession, pointer: int, count: int):
+        self._session, self._pointer, self._count = session, pointer, count
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            from cuda.bindings import driver
+
+            self._session.enter()
+            driver.cuMemFree(self._pointer)
+            self._session.budget.give(self._count)
+
+
 class CudaSession:
     """A stream of a device. One thread uses it at a time; nothing here waits unless its name or text says so.
 
@@ -204,12 +219,28 @@ class CudaSession:
             buffer = self.device.device.allocate(count, stream=self.stream)
         except Exception as error:
             self.budget.give(count)
-            free, total = self.device.memory_bytes()
-            raise DeviceError(
-                f"device memory of {self.device.name} must have {format_bytes(count)} free "
-                f"({format_bytes(free)} of {format_bytes(total)} are; lower the device budget) ({error})"
-            ) from error
+            raise DeviceError(self._no_room(count, error)) from error
         return DeviceArray(int(buffer.handle), shape, dtype, Owned(self, buffer, count), self)
+
+    def reserve(self, count: int, align: int) -> DeviceArray:
+        """Allocate bytes of their own, at a multiple of ``align``. Drivers of storage pin no part of a memory pool."""
+        from cuda.bindings import driver
+
+        size = count + align
+        self.budget.take(size)
+        status, pointer = driver.cuMemAlloc(size)
+        if int(status):
+            self.budget.give(size)
+            raise DeviceError(self._no_room(size, status.name))
+        begin = -(-int(pointer) // align) * align
+        return DeviceArray(begin, (count,), np.uint8, Reserved(self, int(pointer), size), self)
+
+    def _no_room(self, count: int, error: object) -> str:
+        free, total = self.device.memory_bytes()
+        return (
+            f"device memory of {self.device.name} must have {format_bytes(count)} free "
+            f"({format_bytes(free)} of {format_bytes(total)} are; lower the device budget) ({error})"
+        )
 
     def free(self, buffer: Any, count: int, consumers: Iterable[int]) -> None:
         """Give memory back in stream order, after what consumers' streams have queued."""

@@ -39,7 +39,7 @@ class Round:
     target : int64[reads]
         Where in the region.
     piece_from, piece_to, piece_bytes : int64[pieces]
-        Bytes from this place of the region go to that place of the destination.
+        Bytes from this place of the region go to that place, counted from where the destination begins.
     """
 
     file: Ints
@@ -56,7 +56,27 @@ class Round:
         return int((self.target + self.length).max(initial=0))
 
 
-def pack_rounds(table: RowTable, plan: ReadPlan, which: Ints, region_bytes: int, align: int) -> list[Round]:
+@dataclass(frozen=True)
+class Prepared:
+    """Reads for some rows before it is known where the rows go.
+
+    Attributes
+    ----------
+    plan : ReadPlan
+        The reads.
+    run_begin, run_length : int64[runs]
+        Rows ``plan.rows[begin : begin + length]`` go straight to their places if those are adjacent, ...
+    unit : int
+        ... and begin at a multiple of so many slots; lengths are multiples of it too.
+    """
+
+    plan: ReadPlan
+    run_begin: Ints
+    run_length: Ints
+    unit: int = 1
+
+
+def pack_rounds(table: RowTable, plan: ReadPlan, which: Ints, to: Ints, region_bytes: int, align: int) -> list[Round]:
     """Lay the reads ``which`` of a plan one behind the other, in as many rounds as the region needs.
 
     Parameters
@@ -65,6 +85,8 @@ def pack_rounds(table: RowTable, plan: ReadPlan, which: Ints, region_bytes: int,
         What :func:`gids.storage.plan_reads` was given, and what it gave.
     which : int64 array
         Numbers of reads, ascending.
+    to : int64[rows]
+        Byte of the destination at which each of the rows asked for begins.
     region_bytes : int
         Size of the region; at least the longest read.
     align : int
@@ -89,7 +111,7 @@ def pack_rounds(table: RowTable, plan: ReadPlan, which: Ints, region_bytes: int,
                 plan.length[reads],
                 target,
                 target[number] + at + row_begin - plan.offset[reads][number],
-                plan.positions[order] * table.row_bytes + row_begin,
+                to[plan.positions[order]] + row_begin,
                 plan.row_end[reads][number] - row_begin,
             )
         )
@@ -176,8 +198,16 @@ class StagedReader(abc.ABC):
     session: CudaSession
 
     @abc.abstractmethod
-    def submit(self, rows: Ints, out: DeviceArray) -> StagedRead:
-        """Start reading; row ``rows[i]`` (sorted and unique) goes to row ``i`` of ``out``."""
+    def prepare(self, rows: Ints) -> Prepared:
+        """Plan the reads for some rows, sorted and unique."""
+
+    @abc.abstractmethod
+    def submit(self, prepared: Prepared, out: DeviceArray, to: Ints) -> StagedRead:
+        """Start reading; the ``i``-th of the rows asked for begins at byte ``to[i]``, counted from ``out``."""
+
+    @abc.abstractmethod
+    def attach(self, memory: DeviceArray) -> None:
+        """Take note of memory that rows will be read into for as long as the reader is open."""
 
     @abc.abstractmethod
     def take_region(self, count: int, *, wait: bool) -> DeviceArray | None:

@@ -50,7 +50,7 @@ FEATURES = (
         "kernels: cache planning",
     ),
     Feature("sieve policy", ("sieve_",), "kernels: cache planning"),
-    Feature("gather with dtype conversion, admission", ("gather_rows_", "admit_", "widen_", "unpack_"), "kernels: gather and conversion"),
+    Feature("gather with dtype conversion, admission", ("gather_rows_", "admit_", "resolve_", "widen_", "unpack_"), "kernels: gather and conversion"),
     Feature("reverse PageRank", ("push_ranks_", "damp_"), "kernels: reverse PageRank"),
     Feature("NVMe queue pair driven from the GPU", ("nvme_",), "kernels: NVMe queue pair"),
     Feature("storage: pinned staging and async copy", (), "storage: uring"),

@@ -73,6 +73,24 @@ def test_admission_copies_rows_to_their_slots(session, row_bytes, lanes):
     assert np.array_equal(session.download(device), cache)
 
 
+def test_admission_hands_places_over(session):
+    place, group = np.array([0, 1, 2, 3]), np.array([7, 5, 12, 4, 6])  # an arena of 8 and a host buffer of 4 rows
+    slots, positions = np.array([1, 3, 0, 2]), np.array([4, 0, 2, 3])
+    on_device, on_group = session.upload(place), session.upload(group)
+    session.launch(
+        "admit_places", 3, session.upload(slots), session.upload(positions), np.int64(1), np.int64(4), on_group,
+        np.int64(8), on_device,
+    )  # fmt: skip
+    assert list(session.download(on_device)) == [0, 1, 4, 7]  # the row at 12 is not in the arena
+    location = np.array([3, 0, 4, 7, 8, 10, 12, 13, -1])  # 4 cache slots, 4 host slots, 5 rows of the group
+    out = session.empty(9, np.int64)
+    session.launch(
+        "resolve_places", 9, session.upload(location), np.int64(9), np.int64(4), np.int64(4), np.int64(5), on_device,
+        on_group, np.int64(8), out,
+    )  # fmt: skip
+    assert list(session.download(out)) == [7, 0, 8, 11, 7, 12, 6, -1, -1]
+
+
 def test_values_equal_torch_where_the_conversion_is_exact(session):
     values = torch.tensor([0.0, -1.5, 65504.0, 2.0**-24, float("inf")], dtype=torch.float16)
     out, bad = session.empty(5, np.float32), session.upload(np.zeros(1, np.uint32))

@@ -5,10 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gids.cuda.gds import split_plan
+from gids.cuda.arena import SlotAllocator
+from gids.cuda.gds import prepare_reads, split_plan
 from gids.cuda.staged import pack_rounds, unpack
 from gids.storage import PlanLimits, plan_reads
 from gids.table import RowTable, Stripe
+
+NONE = np.empty(0, np.int64)
 
 
 def make(row_bytes, stride, files, stripe_rows, rows=400):
@@ -44,7 +47,8 @@ def test_every_row_is_unpacked(session, row_bytes, stride, files, stripe_rows, g
     table, contents = make(row_bytes, stride, files, stripe_rows)
     rows = np.unique(np.random.default_rng(gap).integers(0, 400, 90))
     plan = plan_reads(table, rows, PlanLimits(512, gap, 8192))
-    rounds = pack_rounds(table, plan, np.arange(plan.num_reads), 32 << 10, 512)
+    to = np.random.default_rng(9).permutation(len(rows)) * row_bytes
+    rounds = pack_rounds(table, plan, np.arange(plan.num_reads), to, 32 << 10, 512)
     assert all(r.region_bytes <= 32 << 10 for r in rounds)
     assert sum(len(r.offset) for r in rounds) == plan.num_reads
     out = session.upload(np.full(rows.size * row_bytes, 0xEE, np.uint8))
@@ -52,26 +56,43 @@ def test_every_row_is_unpacked(session, row_bytes, stride, files, stripe_rows, g
         region = np.full(32 << 10, 0xDD, np.uint8)
         fill(contents, r.file, r.offset, r.length, r.target, region)
         unpack(session, r, session.upload(region), out)
-    assert np.array_equal(session.download(out).reshape(-1, row_bytes), expected(table, contents, rows))
+    got = session.download(out).reshape(-1, row_bytes)[to // row_bytes]
+    assert np.array_equal(got, expected(table, contents, rows))
 
 
 @pytest.mark.parametrize(
-    ("row_bytes", "stride", "files", "stripe_rows", "gap"),
-    [(64, 64, 1, 400, 0), (100, 128, 1, 400, 700), (64, 64, 3, 16, 700), (20_000, 20_000, 2, 10, 700)],
+    ("row_bytes", "stride", "files", "stripe_rows", "gap", "straight"),
+    [
+        (4096, 4096, 1, 400, 0, "all"),
+        (1024, 1024, 1, 400, 0, "some"),  # runs of rows that are whole pages
+        (4096, 4096, 1, 400, 9000, "some"),  # not what was read over gaps
+        (4096, 4096, 3, 16, 0, "some"),  # the rows of two files begin at bytes 100 and 200
+        (32768, 32768, 1, 400, 0, "all"),  # each row in two reads
+        (3072, 4096, 1, 400, 0, "none"),
+        (20_000, 20_000, 2, 10, 700, "none"),
+        (100, 128, 1, 400, 700, "none"),
+    ],
 )
-def test_reads_without_gaps_go_straight_to_their_place(session, row_bytes, stride, files, stripe_rows, gap):
+def test_whole_pages_of_rows_go_straight_to_their_slots(session, row_bytes, stride, files, stripe_rows, gap, straight):
     table, contents = make(row_bytes, stride, files, stripe_rows)
     rows = np.unique(np.concatenate([np.arange(40, 60), np.random.default_rng(1).integers(0, 400, 40)]))
-    plan = plan_reads(table, rows, PlanLimits(4096, gap, 16384))
-    direct, rest = split_plan(table, plan)
-    assert len(direct.file) + len(rest) == plan.num_reads
-    if gap and row_bytes < 4096:
-        assert len(rest)
-    out = np.full(rows.size * row_bytes, 0xEE, np.uint8)
+    prepared = prepare_reads(table, rows, PlanLimits(4096, gap, 16384))
+    slots = SlotAllocator(100)
+    slots.take(3, NONE, NONE)
+    to = np.empty(len(rows), np.int64)
+    to[prepared.plan.positions] = slots.take(len(rows), prepared.run_begin, prepared.run_length, prepared.unit)
+    to *= row_bytes
+    direct, rest = split_plan(table, prepared.plan, to)
+    assert len(direct.file) + len(rest) == prepared.plan.num_reads
+    assert (straight != "none") == (len(direct.file) > 0)
+    assert (straight != "all") == (len(rest) > 0)
+    assert not ((direct.offset | direct.length | direct.target) % 4096).any()
+    out = np.full(100 * row_bytes, 0xEE, np.uint8)
     fill(contents, direct.file, direct.offset, direct.length, direct.target, out)
     on_device = session.upload(out)
-    for r in pack_rounds(table, plan, rest, 64 << 10, 4096):
+    for r in pack_rounds(table, prepared.plan, rest, to, 64 << 10, 4096):
         region = np.empty(64 << 10, np.uint8)
         fill(contents, r.file, r.offset, r.length, r.target, region)
         unpack(session, r, session.upload(region), on_device)
-    assert np.array_equal(session.download(on_device).reshape(-1, row_bytes), expected(table, contents, rows))
+    got = session.download(on_device).reshape(-1, row_bytes)[to // row_bytes]
+    assert np.array_equal(got, expected(table, contents, rows))
