@@ -53,8 +53,9 @@ $(VENV)/.native: $(VENV)/.base $(NATIVE_INPUTS)
 	cp build/*/_native.pyi gids/_native.pyi
 	touch $@
 
-$(VENV)/.tests: $(VENV)/.base requirements.txt tests/requirements.txt tests/requirements-nodeps.txt
+$(VENV)/.tests: $(VENV)/.base requirements.txt $(wildcard tests/requirements*.txt)
 	.ci/packages liburing-dev doctest-dev fio chromium qemu-system-x86
 	$(PIP) -r requirements.txt -r tests/requirements.txt
 	$(PIP) --no-deps -r tests/requirements-nodeps.txt
+	for name in cuda12 cupy; do $(PIP) --no-deps --upgrade --target $(VENV)/$$name -r tests/requirements-$$name.txt; done
 	touch $@

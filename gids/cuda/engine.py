@@ -149,11 +149,9 @@ def open_reader(
         Device memory that ``gds`` may take for each of them.
     """
     if storage.engine == "gds":
-        reader = GdsReader(table, storage, session, region_bytes, groups)
-        return reader, f"asked for{'; ' + reader.notes if reader.notes else ''}"
+        return GdsReader(table, storage, session, region_bytes, groups), "asked for"
     if storage.engine == "nvme":
-        queues = NvmeDeviceReader(table, storage, session, groups)
-        return queues, f"asked for; {queues.notes}"
+        return NvmeDeviceReader(table, storage, session, groups), "asked for"
     if storage.engine == "auto":
         refusal = gds_availability()
         if not refusal:
@@ -334,7 +332,7 @@ class CudaEngine(Engine):
         try:
             for key, table in self.tables.items():
                 share = weight[key] / total
-                reader, self.notes[table.name] = open_reader(
+                reader, reason = open_reader(
                     table,
                     split_staging(options.storage, share),
                     self.pool,
@@ -355,6 +353,8 @@ class CudaEngine(Engine):
                     group_rows=limits[key] // table.row_bytes,
                     seed=options.seed,
                 )
+                found = reader.notes if isinstance(reader, StagedReader) else ""
+                self.notes[table.name] = "; ".join(part for part in (reason, found) if part)
                 floating = options.dtype is not None and table.torch_dtype.is_floating_point
                 dtype = options.dtype if options.dtype is not None and floating else table.torch_dtype
                 any_reader: Any = reader

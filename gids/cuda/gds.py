@@ -187,7 +187,6 @@ class GdsReader(StagedReader):
         self._timeout_s = options.timeout_s
         self._attached: list[_Range] = []
         refusal = gds_availability()
-        #: What the engine has to do without, and why; empty when nothing.
         self.notes = f"kvikio's compatibility mode, through host memory: {refusal}" if refusal else ""
         self._stats = dict.fromkeys(("rows", "rows_direct", "rows_staged", "reads", "reads_staged", "bytes_read"), 0)
 

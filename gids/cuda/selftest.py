@@ -39,6 +39,7 @@ from gids.sampling import (
     Topology,
 )
 from gids.sampling.sampler import Sampler
+from gids.storage.options import StorageOptions
 from gids.storage.reader import engine_availability
 from gids.table import DTYPES
 from gids.tiers.host_buffer import HostRows
@@ -420,6 +421,28 @@ def check_loader(dataset: gids.Dataset, engine: str) -> str:
     return f"{compared} tensors in {len(expected)} batches; {'; '.join(notes.values())}"
 
 
+def check_slots(dataset: gids.Dataset) -> str:
+    """Rows of whole pages go straight to the slots where they stay, and batches are the CPU's."""
+    if importlib.util.find_spec("kvikio") is None:
+        raise NotRun("kvikio is not installed (pip install 'gids[gds]')")
+    with gids.Loader(dataset, **_OPTIONS) as loader:
+        expected = list(loader)
+    storage = StorageOptions(engine="gds", merge_gap_bytes=0)
+    with gids.Loader(dataset, device="cuda", storage=storage, **_OPTIONS) as loader:
+        _batches_equal(expected, list(loader))
+        engine: Any = loader._engine
+        (table,) = engine.table_set.stores.values()
+        io, stayed, copied = table.reader.stats(), table.store.rows_taken_over, table.store.rows_copied
+        notes = engine.notes
+    if io["rows_staged"] or copied or not stayed:
+        raise GidsError(
+            f"{io['rows_staged']} of {io['rows']} rows did not go straight to their slots, {copied} were copied"
+        )
+    return (
+        f"{io['rows']} rows in {io['reads']} reads, {stayed} of them stayed in the cache; {'; '.join(notes.values())}"
+    )
+
+
 def train(dataset: gids.Dataset, device: str | None, epochs: int = 2) -> list[float]:
     """Train two layers of mean aggregation; gives the mean loss of each epoch."""
     torch.manual_seed(0)
@@ -504,6 +527,8 @@ def run_selftest(ordinal: int = 0, report: Callable[[Result], None] | None = Non
         dataset = communities(Path(directory) / "graph", num_nodes=1200, degree=8, dim=24, train=0.25)
         for engine in ("uring", "pread", "gds"):
             check(f"storage: {engine}", lambda engine=engine: check_loader(dataset, engine))  # type: ignore[misc]
+        pages = communities(Path(directory) / "pages", num_nodes=400, degree=6, dim=1024, train=0.25)
+        check("storage: gds, straight to cache slots", lambda: check_slots(pages))
         check("training: two epochs", lambda: check_training(dataset))
     return device.name, results
 

@@ -196,6 +196,7 @@ class StagedReader(abc.ABC):
 
     table: RowTable
     session: CudaSession
+    notes: str  #: What is to be known of how it reads; empty when nothing.
 
     @abc.abstractmethod
     def prepare(self, rows: Ints) -> Prepared:

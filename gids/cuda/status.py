@@ -55,6 +55,7 @@ FEATURES = (
     Feature("NVMe queue pair driven from the GPU", ("nvme_",), "kernels: NVMe queue pair"),
     Feature("storage: pinned staging and async copy", (), "storage: uring"),
     Feature("storage: gds through kvikio", (), "storage: gds"),
+    Feature("storage: gds straight to cache slots", (), "storage: gds, straight to cache slots"),
     Feature("storage: nvme, kernels read the drives", (), "storage: nvme"),
     Feature("training, two epochs from disk", (), "training: two epochs"),
 )  # fmt: skip

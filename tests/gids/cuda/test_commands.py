@@ -67,10 +67,23 @@ def test_selftest_on_the_stand_in_and_the_status_table(tmp_path):
     assert record["passed"]
     elsewhere = {"storage: nvme"}  # needs drives: tests/nvme/test_device.py records it
     assert {check["name"] for check in record["results"]} >= {f.check for f in status.FEATURES} - elsewhere
-    failing = environment | {"GIDS_STANDIN_FAIL": "cuLaunchKernel:40:719"}
+    failing = environment | {"GIDS_STANDIN_FAIL": "cuLaunchKernel:0:719"}
     result = subprocess.run([*command, tmp_path], env=failing, capture_output=True, text=True, check=False)
     assert result.returncode == 1
+    record = json.loads((tmp_path / "selftest-standin.json").read_text())
+    assert {check["name"] for check in record["results"] if check["passed"]} == set()
     assert "FAILED" in result.stdout
+
+
+def test_one_failed_check_fails_the_selftest(monkeypatch, capsys):
+    from gids.cuda.selftest import Result
+
+    results = [Result("a", True, "fine", (), 0.1), Result("b", None, "not run: why", (), 0.0)]
+    monkeypatch.setattr("gids.cuda.selftest.run_selftest", lambda *_: ("some GPU", results))
+    assert main(["selftest"]) == 0
+    results.append(Result("c", False, "wrong", (), 0.1))
+    assert main(["selftest"]) == 1
+    assert "FAILED" in capsys.readouterr().out
 
 
 def test_status_cells_come_from_evidence(tmp_path):

@@ -147,8 +147,7 @@ def test_seeds_with_a_cuda_array_interface(dataset):
     ids = np.arange(0, 200, 3, dtype=np.int32)
     session = CudaSession(open_device())
 
-    # What CuPy and Numba arrays look like. CuPy itself cannot run on the stand-in: NVIDIA's runtime library, which it
-    # begins with, asks the driver for some 340 functions and for private tables that nobody else knows.
+    # What arrays of CuPy and Numba look like with a stream named; CuPy's own are in case_cupy.py.
     class Foreign:
         def __init__(self, array, **more):
             self.array = array
