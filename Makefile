@@ -26,8 +26,8 @@ lint: build $(VENV)/.tests ## run every static check
 	clang-format --dry-run --Werror $(CPP_FILES)
 	find cpp -name '*.cpp' ! -name 'bind*' | xargs -P 2 -n 1 clang-tidy --quiet -p build/cp[0-9]*
 
-figures: build ## run every experiment (ONLY="fig05 fig13", SCALE=tiny) and gather the figures on one page
-	$(PY) -m experiments $(if $(ONLY),--only $(ONLY)) --scale $(or $(SCALE),full)
+figures: build ## run every experiment (ONLY="fig05 fig13", SCALE=tiny, AGAIN=1) and gather the figures on one page
+	$(PY) -m experiments $(if $(ONLY),--only $(ONLY)) --scale $(or $(SCALE),full) $(if $(AGAIN),--again)
 
 notebooks: build $(VENV)/.tests ## run every notebook and keep its outputs
 	$(PY) -m experiments.notebooks.execute

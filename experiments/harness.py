@@ -6,6 +6,8 @@ An experiment is a module in ``experiments/figures`` with
     CONFIG = {"full": {...}, "tiny": {...}}, SECONDS (what the full scale takes on two cores)
     run(config) -> dict     the numbers, JSON-ready
     draw(results, figure)   the picture
+    here(results) -> str    the paper's claim in the numbers of this run, computed from them
+    table(results) -> heads and lines, where the numbers are no rates of contenders (optional)
 
 ``run`` measures through :func:`experiments.baselines.race.race` where contenders are compared: they take turns, their
 bytes are verified, spreads are kept.
@@ -19,6 +21,7 @@ import os
 import time
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -27,6 +30,8 @@ from experiments import graphs
 from gids.bench.epoch import readahead_kib
 from gids.bench.provenance import provenance
 from gids.storage import load_curve
+from gids.storage.curve import curve_path, save_curve
+from gids.storage.probe import probe
 
 FIGURES = Path(__file__).parent / "figures"
 SCALES = ("full", "tiny")
@@ -48,12 +53,26 @@ def load(name: str) -> ModuleType:
     return importlib.import_module(f"experiments.figures.{name}")
 
 
+def done(name: str, scale: str, out: Path) -> dict[str, Any] | None:
+    """Give the record of an experiment that ``out`` has for this scale and config, or None."""
+    path = out / f"{name}.json"
+    if not path.exists():
+        return None
+    record: dict[str, Any] = json.loads(path.read_text())
+    config = json.loads(json.dumps(load(name).CONFIG[scale]))
+    return record if (record["scale"], record["config"]) == (scale, config) else None
+
+
 def run(name: str, scale: str, out: Path) -> Path:
-    """Run one experiment, write ``NAME.json`` and ``NAME.svg`` into ``out``, and return the JSON's path."""
+    """Run one experiment, write ``NAME.json`` and ``NAME.svg`` into ``out``, and return the JSON's path.
+
+    An experiment that fails leaves ``NAME.failed.json`` with the reason, for the page, and raises what it raised.
+    """
     experiment = load(name)
     config = experiment.CONFIG[scale]
+    out.mkdir(parents=True, exist_ok=True)
+    failed = out / f"{name}.failed.json"
     start = time.perf_counter()
-    results = experiment.run(config)
     record = {
         "experiment": name,
         "title": experiment.TITLE,
@@ -61,15 +80,31 @@ def run(name: str, scale: str, out: Path) -> Path:
         "differs": experiment.DIFFERS,
         "scale": scale,
         "config": config,
-        "seconds": time.perf_counter() - start,
-        "provenance": provenance() | {"disk": disk(graphs.DATA), "page_cache": PAGE_CACHE},
-        "results": results,
     }
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        results = json.loads(json.dumps(experiment.run(config), default=str))
+        origin = provenance() | {"disk": disk(graphs.DATA), "page_cache": PAGE_CACHE}
+        record |= {"seconds": time.perf_counter() - start, "provenance": origin, "results": results}
+        picture(record, out / f"{name}.svg")
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        failed.write_text(json.dumps(record | {"failed": why, "provenance": provenance()}, indent=1) + "\n")
+        raise
     path = out / f"{name}.json"
-    path.write_text(json.dumps(record, indent=1, default=str) + "\n")
-    picture(record, out / f"{name}.svg")
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    failed.unlink(missing_ok=True)
     return path
+
+
+def probe_once(out: Path, seconds: float = 4.0) -> None:
+    """Measure the disk, unless ``out`` has its curve, and let every loader of this run find it there.
+
+    As a user's ``gids probe`` would, but for this run alone; a curve from another day is not taken.
+    """
+    os.environ["XDG_CACHE_HOME"] = str(out.absolute() / "cache")
+    graphs.DATA.mkdir(parents=True, exist_ok=True)
+    if not curve_path(graphs.DATA).exists():
+        save_curve(graphs.DATA, probe(graphs.DATA, seconds=seconds))
 
 
 def disk(path: Path) -> dict[str, object]:
@@ -83,12 +118,14 @@ def disk(path: Path) -> dict[str, object]:
     filesystem = next((fields[fields.index("-") + 1] for fields in mounts if fields[2] == name), "unknown")
     block = Path(f"/sys/dev/block/{name}")
     model = block / "device" / "model"
+    curve = load_curve(place)
     return {
         "device": block.resolve().name if block.exists() else name,
         "model": model.read_text().strip() if model.exists() else "unknown",
         "filesystem": filesystem,
         "readahead_kib": readahead_kib(place),
-        "curve": load_curve(place).source,
+        "curve": f"{curve.source}: {curve.peak_iops:,.0f} IOPS, {curve.bandwidth / 1e9:.2f} GB/s, "
+        f"{curve.latency_us:.0f} us, rows merged over gaps of {curve.merge_gap_bytes:,} bytes",
     }
 
 

@@ -24,7 +24,8 @@ def readme_parts() -> dict[str, str]:
         f"deviation of {contenders['config']['rounds']} rounds. No training step."
     )
     pictures = "\n\n".join(
-        f"**{r['title']}.** The paper: {r['claim']} *Here it differs:* {r['differs']}\n\n![{r['title']}](results/{name}.svg)"
+        f"**{r['title']}.** *The paper:* {r['claim']} *Here:* {harness.load(name).here(r['results'])} "
+        f"*What differs:* {r['differs']}\n\n![{r['title']}](results/{name}.svg)"
         for name in harness.names()
         if (RESULTS / f"{name}.json").exists()
         for r in [json.loads((RESULTS / f"{name}.json").read_text())]
@@ -39,12 +40,21 @@ def between(text: str, name: str) -> tuple[int, int]:
 
 
 def keep(out: Path) -> None:
-    """Copy records and pictures into the repository, and bring README.md up to date."""
+    """Copy records of the full scale and their pictures into the repository, and bring README.md up to date."""
     RESULTS.mkdir(exist_ok=True)
     for name in harness.names():
-        for suffix in (".json", ".svg"):
-            if (out / f"{name}{suffix}").exists():
-                shutil.copy(out / f"{name}{suffix}", RESULTS)
+        path = out / f"{name}.json"
+        if not path.exists():
+            continue
+        record = json.loads(path.read_text())
+        commit = record["provenance"]["commit"]
+        if record["scale"] != "full" or "dirty" in commit:
+            raise SystemExit(
+                f"kept records must be of the full scale and a clean commit (got {name}: {record['scale']}, {commit})"
+            )
+        if out.resolve() != RESULTS.resolve():
+            for suffix in (".json", ".svg"):
+                shutil.copy(path.with_suffix(suffix), RESULTS)
     text = README.read_text()
     for name, part in readme_parts().items():
         begin, end = between(text, name)

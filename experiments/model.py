@@ -136,14 +136,25 @@ def overhead_for(machine: Machine, load: Load, bandwidth: float) -> float:
 
 OPTANE = Drive("Intel Optane", iops=5.8e9 / 4096, bandwidth=5.8e9, latency_s=11e-6)
 SAMSUNG = Drive("Samsung 980 Pro", iops=700e3, bandwidth=7.0e9, latency_s=324e-6)
-#: Of the class that data sheets give for PCIe 5.0 drives of 2024.
 GEN5 = Drive("PCIe 5.0 NVMe", iops=2.5e6, bandwidth=14e9, latency_s=60e-6)
 
-#: What the paper adds for launch and termination (section 4.2).
 PAPER_OVERHEAD_S = 30e-6
-#: A100-40GB of paper 004, table 1: PCIe 4.0 x16 (paper: "around 32GB/s", its best figure is 23.4 GB/s), 1555 GB/s HBM.
 A100 = Machine(
     "A100 + Optane", OPTANE, drives=1, pcie=24e9, hbm=1555e9, overhead_s=PAPER_OVERHEAD_S, fault_s=3e-6, fault_threads=1
 )
-#: A GPU of the next generation: PCIe 5.0 x16 at the share of its rate that the A100 reaches, 3350 GB/s HBM.
 GEN5_MACHINE = replace(A100, name="4 x PCIe 5.0", drive=GEN5, drives=4, pcie=48e9, hbm=3350e9)
+
+CONSTANT_HEADS = ("constant", "value", "where it is from")
+#: Shown beside every picture of the model; what nobody measured is called an assumption.
+CONSTANTS: list[tuple[str, str, str]] = [
+    ("Optane, 4 KiB reads", "5.8 GB/s, 1.42 M/s", "paper 004, 4.3 (its 4.2 says 1.5 M/s, its 3.3 6 GB/s)"),
+    ("980 Pro, 4 KiB reads", "0.7 M/s", "paper 004, 4.2 (its 3.3 says 0.8 M/s of flash in general)"),
+    ("980 Pro, large reads", "7.0 GB/s", "data sheet; decides nothing here: rows of 4 KiB are bound by reads/s"),
+    ("latency, Optane and 980 Pro", "11 us, 324 us", "paper 004, 4.2, measured there"),
+    ("launch and termination", "25 + 5 us a group", "paper 004, 4.2; figure 9 fits it instead and says so"),
+    ("PCIe 4.0 x16 into the A100", "24 GB/s", "assumption: the paper's link is 32 GB/s, its best figure is 23.4 GB/s"),
+    ("HBM of the A100", "1555 GB/s", "paper 004, table 1"),
+    ("page fault, kernel's work", "3 us, one at a time", "assumption; figure 13 fits the faults per row on top of it"),
+    ("PCIe 5.0 drive", "2.5 M/s, 14 GB/s, 60 us", "assumption: the class that data sheets of 2024 give"),
+    ("PCIe 5.0 x16, HBM beside it", "48 GB/s, 3350 GB/s", "assumption: twice the A100's link; data sheet of an H100"),
+]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import html
+import importlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,19 @@ STYLE = (
 
 
 def write(out: Path) -> Path:
-    """Gather every record in ``out`` into ``figures.html``."""
-    records = [(path, json.loads(path.read_text())) for path in sorted(out.glob("*.json"))]
-    contents = "".join(f'<li><a href="#{path.stem}">{html.escape(r["title"])}</a></li>' for path, r in records)
-    sections = "".join(_section(record, path) for path, record in records)
+    """Gather every record in ``out``, and the reason of every failure, into ``figures.html``."""
+    out.mkdir(parents=True, exist_ok=True)
+    records = {path: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))}
+    failures = {path: r for path, r in records.items() if "failed" in r}
+    shown = {path: r for path, r in records.items() if "results" in r}
+    lost = "".join(f"<li><b>{r['experiment']}</b>: {html.escape(r['failed'])}</li>" for r in failures.values())
+    warning = f"<h2>Failed when last run</h2><ul>{lost}</ul>" if lost else ""
+    contents = "".join(f'<li><a href="#{path.stem}">{html.escape(r["title"])}</a></li>' for path, r in shown.items())
+    sections = "".join(_section(record, path) for path, record in shown.items())
     target = out / "figures.html"
     target.write_text(
         f"<!doctype html><meta charset=utf-8><title>gids: the papers' figures, here</title><style>{STYLE}</style>"
-        f"<h1>The papers' figures, on this machine</h1><ul>{contents}</ul>{sections}"
+        f"<h1>The papers' figures, on this machine</h1>{warning}<ul>{contents}</ul>{sections}"
     )
     return target
 
@@ -31,11 +38,13 @@ def write(out: Path) -> Path:
 def _section(record: dict[str, Any], path: Path) -> str:
     origin = record["provenance"]
     drawing = path.with_suffix(".svg").read_text()
+    experiment = importlib.import_module(f"experiments.figures.{record['experiment']}")
     return (
         f'<section id="{path.stem}"><h2>{html.escape(record["title"])}</h2>'
         f"<p><b>The paper:</b> {html.escape(record['claim'])}</p>"
-        f"<p><b>Here it differs:</b> {html.escape(record['differs'])}</p>"
-        f"{drawing[drawing.index('<svg') :]}{_table(record)}"
+        f"<p><b>Here:</b> {html.escape(experiment.here(record['results']))}</p>"
+        f"<p><b>What differs, and why:</b> {html.escape(record['differs'])}</p>"
+        f"{drawing[drawing.index('<svg') :]}{''.join(_table(*table) for table in tables.all_of(record))}"
         f"<details><summary>{record['scale']} scale, {record['seconds']:.0f} s, commit {origin['commit']}, "
         f"{origin['cpu']}, {origin['cores']} cores</summary>"
         f"<pre>{html.escape(json.dumps({k: record[k] for k in ('config', 'provenance')}, indent=1))}</pre>"
@@ -43,10 +52,7 @@ def _section(record: dict[str, Any], path: Path) -> str:
     )
 
 
-def _table(record: dict[str, Any]) -> str:
-    lines = tables.rows(record)
-    if not lines:
-        return ""
-    head = "".join(f"<th>{name}</th>" for name in tables.HEADS)
+def _table(heads: Sequence[str], lines: list[tuple[str, ...]]) -> str:
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in heads)
     body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in line) + "</tr>" for line in lines)
     return f"<table><tr>{head}</tr>{body}</table>"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 HEADS = ("contender", "rate", "MAD", "seconds a batch", "from disk", "rows a read", "peak memory", "remark")
@@ -18,6 +19,13 @@ def measured(results: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tu
             yield (*path, name), value
         else:
             yield from measured(value, (*path, name))
+
+
+def all_of(record: dict[str, Any]) -> list[tuple[Sequence[str], list[tuple[str, ...]]]]:
+    """Give every table of a record, heads and lines: its contenders, and what the experiment itself tabulates."""
+    experiment = importlib.import_module(f"experiments.figures.{record['experiment']}")
+    own = [experiment.table(record["results"])] if hasattr(experiment, "table") else []
+    return [(HEADS, rows(record)), *own] if rows(record) else own
 
 
 def rows(record: dict[str, Any]) -> list[tuple[str, ...]]:

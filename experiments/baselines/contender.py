@@ -26,6 +26,8 @@ class Contender(ABC):
     ABOUT: ClassVar[str]
     #: Reads through the page cache, and so needs a copy of the feature file of its own.
     PAGE_CACHE: ClassVar[bool] = False
+    #: Reads past the page cache, as gids does.
+    DIRECT: ClassVar[bool] = False
     #: Must hold the whole table, and so cannot be held to a memory limit.
     UNLIMITED: ClassVar[bool] = False
     #: Cannot share an interpreter with the others, see :meth:`command`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -19,6 +20,8 @@ from gids.errors import GidsError
 
 #: Python, torch and what malloc keeps, outside the budget of a gids loader in a contender's process.
 PROCESS_BYTES = 340 << 20
+#: Contenders that start and warm up at the same time.
+TOGETHER = 4
 
 
 @dataclass(frozen=True)
@@ -99,51 +102,87 @@ def race(
         By label: the rate with its spread, seconds a batch by stage, the digest of the verified round, and facts; or
         ``skipped``/``failed`` with the reason.
     """
-    results: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {turn.label: {"about": turn.kind.ABOUT} for turn in turns}
     with ExitStack() as stack:
-        running: list[tuple[Turn, _Runner]] = []
-        for turn in turns:
-            result = results[turn.label] = {"about": turn.kind.ABOUT}
-            reason = turn.kind.unavailable()
-            if not isolated and turn.kind.SEPARATE:
-                reason = reason or "it needs a process of its own, and this scale has none"
-            if reason:
-                result["skipped"] = reason
-                print(f"  SKIPPED {turn.label}: {reason}", file=sys.stderr, flush=True)
-                continue
-            try:
-                begin = time.perf_counter()
-                runner = _start(turn, limit_bytes, isolated, result)
-                stack.callback(runner.close)
-                started = time.perf_counter()
-                result |= runner.ask("warm up", 0, turn.warm_batches or turn.batches, turn.rows)
-                warm = time.perf_counter() - started
-                print(f"  {turn.label}: started in {started - begin:.1f} s, verified in {warm:.1f} s", flush=True)
-                running.append((turn, runner))
-            except GidsError as error:
-                killed = "killed by the memory limit" if "exit code -9" in str(error) else str(error)
-                result["failed"] = killed
-                print(f"  FAILED {turn.label}: {killed}", file=sys.stderr, flush=True)
+        able = [turn for turn in turns if _can_run(turn, isolated, results[turn.label])]
+        ready = [(turn, _prepared(turn, limit_bytes, isolated)) for turn in able]
+
+        def begin(turn: Turn, job: Job) -> _Runner | None:
+            return _begin(turn, job, limit_bytes, isolated, results[turn.label], stack)
+
+        # No clock runs yet: those that wait for page faults start and warm up side by side. Loaders of gids come one by
+        # one after them, so that the first ranks the graph for all, and what they see of the disk is theirs alone.
+        runners: dict[str, _Runner | None] = {}
+        with ThreadPoolExecutor(TOGETHER) as pool:
+            waiting = {t.label: pool.submit(begin, t, job) for t, job in ready if isolated and not t.kind.DIRECT}
+        runners |= {label: future.result() for label, future in waiting.items()}
+        runners |= {turn.label: begin(turn, job) for turn, job in ready if turn.label not in waiting}
+        running = [(turn, runner) for turn, _ in ready if (runner := runners[turn.label]) is not None]
         answers: dict[str, list[dict[str, Any]]] = {turn.label: [] for turn, _ in running}
         for number in range(rounds):
             for turn, runner in running if number % 2 == 0 else reversed(running):
-                answer = runner.ask("train" if train else "round", number + 1, turn.batches, turn.rows)
-                answers[turn.label].append(answer)
+                if "failed" in results[turn.label]:
+                    continue
+                try:
+                    answer = runner.ask("train" if train else "round", number + 1, turn.batches, turn.rows)
+                    answers[turn.label].append(answer)
+                except GidsError as error:
+                    _fail(turn, error, results[turn.label])
         for turn, runner in running:
-            results[turn.label] |= _summary(answers[turn.label]) | runner.ask("facts", 0)
+            if "failed" not in results[turn.label]:
+                results[turn.label] |= _summary(answers[turn.label]) | runner.ask("facts", 0)
     return results
 
 
-def _start(turn: Turn, limit_bytes: int | None, isolated: bool, result: dict[str, Any]) -> _Runner:
+def _can_run(turn: Turn, isolated: bool, result: dict[str, Any]) -> bool:
+    reason = turn.kind.unavailable()
+    if not isolated and turn.kind.SEPARATE:
+        reason = reason or "it needs a process of its own, and this scale has none"
+    if reason:
+        result["skipped"] = reason
+        print(f"  SKIPPED {turn.label}: {reason}", file=sys.stderr, flush=True)
+    return not reason
+
+
+def _prepared(turn: Turn, limit_bytes: int | None, isolated: bool) -> Job:
+    """Give the job as this contender gets it, with the files that it needs; made here, outside every limit."""
     job = turn.job
     dataset = graphs.opened(job.data)
-    hashes_path(dataset)  # made here, outside every limit
+    hashes_path(dataset)
+    if isolated and turn.kind.PAGE_CACHE and job.features is None:
+        job = replace(job, features=str(graphs.copy_of_features(dataset, turn.contender)))
+    if isolated and limit_bytes is not None and job.budget is None:
+        job = replace(job, budget=limit_bytes - PROCESS_BYTES)
+    return job
+
+
+def _begin(
+    turn: Turn, job: Job, limit_bytes: int | None, isolated: bool, result: dict[str, Any], stack: ExitStack
+) -> _Runner | None:
+    """Start a contender and have its verified round run; None where it failed, with the reason in ``result``."""
+    try:
+        begin = time.perf_counter()
+        runner = _start(turn, job, limit_bytes, isolated, result)
+        stack.callback(runner.close)
+        started = time.perf_counter()
+        result |= runner.ask("warm up", 0, turn.warm_batches or turn.batches, turn.rows)
+        warm = time.perf_counter() - started
+        print(f"  {turn.label}: started in {started - begin:.1f} s, verified in {warm:.1f} s", flush=True)
+        return runner
+    except GidsError as error:
+        _fail(turn, error, result)
+        return None
+
+
+def _fail(turn: Turn, error: GidsError, result: dict[str, Any]) -> None:
+    killed = "killed by the memory limit" if "exit code -9" in str(error) else str(error)
+    result["failed"] = killed
+    print(f"  FAILED {turn.label}: {killed}", file=sys.stderr, flush=True)
+
+
+def _start(turn: Turn, job: Job, limit_bytes: int | None, isolated: bool, result: dict[str, Any]) -> _Runner:
     if not isolated:
         return _Here(turn)
-    if turn.kind.PAGE_CACHE and job.features is None:
-        job = replace(job, features=str(graphs.copy_of_features(dataset, turn.contender)))
-    if limit_bytes is not None and job.budget is None:
-        job = replace(job, budget=limit_bytes - PROCESS_BYTES)
     name = "".join(c if c.isalnum() else "-" for c in turn.label)
     command = turn.kind.command(turn.contender, job)
     if limit_bytes is None or turn.kind.UNLIMITED:

@@ -24,6 +24,7 @@ class Gids(Contender):
 
     ABOUT = "gids.Loader as it comes: window policy, groups of batches, merged reads, host buffer by reverse PageRank"
     OPTIONS: ClassVar[dict[str, Any]] = {}
+    DIRECT = True
 
     def __init__(self, job: Job):
         super().__init__(job)

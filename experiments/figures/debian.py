@@ -131,6 +131,19 @@ def run(config: dict) -> dict:
     return results
 
 
+def here(results: dict) -> str:
+    accuracy, loss = results["accuracy"], results["final_loss"]
+    same = (
+        "the same to the last bit"
+        if loss["gids"] == loss["memory"]
+        else f"{abs(loss['gids'] - loss['memory']):.2g} apart"
+    )
+    return (
+        f"{results['packages']:,} packages in {results['classes']} sections: through gids {accuracy['gids']:.2%} of the test packages are put in the right section, "
+        f"from memory {accuracy['memory']:.2%}, by a perceptron that sees no graph {accuracy['MLP (no graph)']:.2%}; final losses through gids and from memory are {same}."
+    )
+
+
 def draw(results: dict, figure: Figure) -> None:
     axis = figure.subplots()
     bars = axis.bar(list(results["accuracy"]), [100 * a for a in results["accuracy"].values()])

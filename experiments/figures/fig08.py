@@ -74,6 +74,15 @@ def run(config: dict) -> dict:
     }
 
 
+def here(results: dict) -> str:
+    needed = results["needed_for_95_percent"]
+    return (
+        f"The best rate is {results['peak_iops']:,.0f} reads/s; for 95 % of it the model asks for {needed['model']:.0f} overlapping accesses, "
+        f"{needed['measured']} were needed (powers of two were tried). Between the two points that it takes its constants from, the model is off by at most "
+        f"{results['worst_error']:.0%}."
+    )
+
+
 def draw(results: dict, figure: Figure) -> None:
     axis = figure.subplots()
     gigabytes = BLOCK_BYTES / 1e9

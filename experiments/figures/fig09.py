@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from experiments.baselines import Job
 from experiments.baselines.race import Turn, race
 from experiments.graphs import power_law
+from experiments.words import faster
 from gids.units import parse_bytes
 
 TITLE = "Figure 9: the accumulator at small batches, measured here"
@@ -40,6 +41,15 @@ def run(config: dict) -> dict:
                 turns.append(Turn(system, job, config["batches"], name=f"{system} {mode}"))
         results[str(batch_size)] = race(turns, rounds=config["rounds"], isolated=False)
     return results
+
+
+def here(results: dict) -> str:
+    gains = {
+        system: "/".join(faster(r, f"{system} with accumulator", f"{system} alone") for r in results.values())
+        for system in ("BaM", "GIDS")
+    }
+    sizes = "/".join(results)
+    return f"At batch {sizes} BaM gains {gains['BaM']} and GIDS {gains['GIDS']} from the accumulator."
 
 
 def draw(results: dict, figure: Figure) -> None:

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from experiments.baselines import Job
 from experiments.baselines.race import Turn, race
 from experiments.graphs import power_law
+from experiments.words import faster, sentence
 from gids.units import parse_bytes
 
 TITLE = "Figure 15: neighbour sampling and LADIES, measured here"
@@ -63,6 +64,16 @@ def run(config: dict) -> dict:
         ]
         results[sampling] = race(turns, rounds=config["rounds"], limit_bytes=limit, isolated=limit is not None)
     return results
+
+
+def here(results: dict) -> str:
+    baseline = "DGL mmap, MADV_RANDOM"
+    parts = [
+        f"with {name} GIDS's policy on our reads is {faster(results[key], 'GIDS', baseline)} as fast as DGL over a mapped file and {faster(results[key], 'GIDS', 'BaM')} as BaM's, "
+        f"gids {faster(results[key], 'gids', baseline)} and {faster(results[key], 'gids', 'BaM')}"
+        for key, name in (("ladies", "LADIES"), ("fanouts", "neighbour sampling"))
+    ]
+    return sentence(*parts)
 
 
 def draw(results: dict, figure: Figure) -> None:

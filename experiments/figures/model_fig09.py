@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from matplotlib.figure import Figure
 
 from experiments.model import (
     A100,
+    CONSTANT_HEADS,
+    CONSTANTS,
     GEN5_MACHINE,
     PAPER_OVERHEAD_S,
     Load,
@@ -123,6 +126,24 @@ def run(config: dict) -> dict:
         "4 x PCIe 5.0": {name: [r.widened(worst) for r in ranges] for name, ranges in unseen.items()},
         "paper": PAPER,
     }
+
+
+def here(results: dict) -> str:
+    errors = [
+        f"{name} at batch {batch} {error:+.0%}"
+        for name, row in results["held_out_error"].items()
+        for batch, error in zip(results["batches"], row, strict=True)
+        if error is not None
+    ]
+    fitted = results["fitted"]
+    return (
+        f"A model, not a measurement. Fitted: an overhead of {fitted['overhead_us']:.0f} us a group and {fitted['redirected_share']:.0%} of the rows redirected. "
+        f"Held-out bars are missed by: {', '.join(errors)}; the worst lies {results['worst_held_out_factor']:.2f}x beyond its error bar."
+    )
+
+
+def table(results: dict) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    return CONSTANT_HEADS, CONSTANTS
 
 
 def draw(results: dict, figure: Figure) -> None:

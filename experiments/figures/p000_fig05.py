@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from experiments.graphs import edges_only
 from experiments.sampling_worker import KINDS, Sampling, command
+from experiments.words import missing
 from gids.bench.epoch import Worker
 from gids.errors import GidsError
 from gids.units import parse_bytes
@@ -100,6 +101,20 @@ def _start(kind: str, limit: str | None, data: str, config: dict, stack: ExitSta
     stack.callback(worker.close)
     worker.ask("round", 0, batches)
     return lambda number, batches: worker.ask("round", number, batches)
+
+
+def here(results: dict) -> str:
+    parts = []
+    for limit, kinds in results["limits"].items():
+        times = [
+            f"{kind} {result['seconds_per_100_batches']:.1f} s"
+            if "edges_per_s" in result
+            else f"{kind}: {missing(result)}"
+            for kind, result in kinds.items()
+        ]
+        parts.append(f"limit {limit}: {', '.join(times)}")
+    size = results["edge_file_bytes"] / 2**20
+    return f"Edges of {size:,.0f} MiB, seconds per 100 batches; {'; '.join(parts)}."
 
 
 def draw(results: dict, figure: Figure) -> None:

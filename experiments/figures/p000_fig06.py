@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from experiments.graphs import edges_only
 from experiments.sampling_worker import open_topology
+from experiments.words import sentence
 from gids.sampling import NeighborSampler, SampleKey
 
 TITLE = "Paper 000, figure 6: latency of single sampling requests, measured here"
@@ -56,6 +57,14 @@ def run(config: dict) -> dict:
         topology.close()
     assert len({r["edges"] for r in results.values()}) == 1, "requests must give the same samples from any place"
     return results
+
+
+def here(results: dict) -> str:
+    parts = [
+        f"{name}: half of the requests done within {r['ms']['50']:.2f} ms, 90 % within {r['ms']['90']:.2f} ms, {r['requests_per_s']:,.0f} requests/s"
+        for name, r in results.items()
+    ]
+    return sentence(*parts)
 
 
 def draw(results: dict, figure: Figure) -> None:

@@ -8,6 +8,7 @@ from experiments.baselines import Job
 from experiments.baselines.race import Turn, race
 from experiments.graphs import power_law
 from experiments.plots import sweep_lines
+from experiments.words import faster, listed, per_batch
 from gids.units import parse_bytes
 
 TITLE = "Paper 001, figure 8: feature dimensions, measured here"
@@ -69,6 +70,20 @@ def turns_of(data: str, config: dict, budget: int | None) -> list[Turn]:
         else Turn(name, job, config["batches"])
         for name in LOADERS
     ]
+
+
+def here(results: dict) -> str:
+    first, *_, last = [*results, *results]
+    grow = [
+        f"{name} {faster({'a': results[first][name], 'b': results[last][name]}, 'b', 'a', 'seconds_per_batch')}"
+        for name in LOADERS
+    ]
+    at = "128" if "128" in results else first
+    return (
+        f"From dimension {first} to {last} the time of a batch grows: {listed(grow)}. At {at}, GNNDrive's policy is "
+        f"{faster(results[at], 'GNNDrive', 'PyG memmap')} as fast as PyG over a mapped file and {faster(results[at], 'GNNDrive', 'Ginex')} as Ginex's; "
+        f"a batch of gids takes {per_batch(results[at], 'gids')}."
+    )
 
 
 def draw(results: dict, figure: Figure) -> None:

@@ -8,6 +8,7 @@ from experiments.baselines.race import race
 from experiments.figures.p001_fig08 import LOADERS, turns_of
 from experiments.graphs import power_law
 from experiments.plots import sweep_lines
+from experiments.words import listed, per_batch
 from gids.units import parse_bytes
 
 TITLE = "Paper 001, figure 9: memory limits, measured here"
@@ -57,6 +58,11 @@ def run(config: dict) -> dict:
             isolated=limit is not None,
         )
     return results
+
+
+def here(results: dict) -> str:
+    parts = [f"{name} {' / '.join(per_batch(r, name) for r in results.values())}" for name in LOADERS]
+    return f"A batch with limits of {' / '.join(results)} takes: {listed(parts)}."
 
 
 def draw(results: dict, figure: Figure) -> None:

@@ -1,5 +1,6 @@
 """Container files: linted, and the paths they copy and commands they call exist."""
 
+import json
 import re
 import subprocess
 import sys
@@ -60,7 +61,18 @@ def test_bench_names_a_folder_that_it_cannot_write_to():
 def test_build_here_refuses_what_it_does_not_know():
     result = run_script(ROOT / "docker/build-here", "--fast")
     assert result.returncode == 2
-    assert "option must be --keep or --cuda (got --fast)" in result.stderr
+    assert "option must be --keep, --cuda or --until (got --fast)" in result.stderr
+    result = run_script(ROOT / "docker/build-here", "--until", "dinner")
+    assert result.returncode == 2
+    assert "--until must be base or image (got dinner)" in result.stderr
+
+
+def test_the_profile_forbids_io_uring_and_nothing_else():
+    profile = json.loads((ROOT / "docker/no-io-uring.json").read_text())
+    assert profile["defaultAction"] == "SCMP_ACT_ALLOW"
+    (rule,) = profile["syscalls"]
+    assert {name.rpartition("_")[0] for name in rule["names"]} == {"io_uring"}
+    assert rule["errnoRet"] == 1  # EPERM, as Docker answers
 
 
 def test_settings_of_the_building_machine_stay_out_of_the_image():
