@@ -105,19 +105,17 @@ def race(
     results: dict[str, dict[str, Any]] = {turn.label: {"about": turn.kind.ABOUT} for turn in turns}
     with ExitStack() as stack:
         able = [turn for turn in turns if _can_run(turn, isolated, results[turn.label])]
-        ready = [(turn, _prepared(turn, limit_bytes, isolated)) for turn in able]
+        jobs = [(turn, _prepared(turn, limit_bytes, isolated)) for turn in able]
+        open_runners: list[_Runner] = []
+        stack.callback(_close, open_runners)
 
         def begin(turn: Turn, job: Job) -> _Runner | None:
-            return _begin(turn, job, limit_bytes, isolated, results[turn.label], stack)
+            return _begin(turn, job, limit_bytes, isolated, results[turn.label], open_runners)
 
-        # No clock runs yet: those that wait for page faults start and warm up side by side. Loaders of gids come one by
-        # one after them, so that the first ranks the graph for all, and what they see of the disk is theirs alone.
-        runners: dict[str, _Runner | None] = {}
-        with ThreadPoolExecutor(TOGETHER) as pool:
-            waiting = {t.label: pool.submit(begin, t, job) for t, job in ready if isolated and not t.kind.DIRECT}
-        runners |= {label: future.result() for label, future in waiting.items()}
-        runners |= {turn.label: begin(turn, job) for turn, job in ready if turn.label not in waiting}
-        running = [(turn, runner) for turn, _ in ready if (runner := runners[turn.label]) is not None]
+        # No clock runs yet: processes start and warm up side by side.
+        with ThreadPoolExecutor(TOGETHER if isolated else 1) as pool:
+            runners = list(pool.map(lambda entry: begin(*entry), jobs))
+        running = [(turn, runner) for turn, runner in zip(able, runners, strict=True) if runner is not None]
         answers: dict[str, list[dict[str, Any]]] = {turn.label: [] for turn, _ in running}
         for number in range(rounds):
             for turn, runner in running if number % 2 == 0 else reversed(running):
@@ -157,13 +155,13 @@ def _prepared(turn: Turn, limit_bytes: int | None, isolated: bool) -> Job:
 
 
 def _begin(
-    turn: Turn, job: Job, limit_bytes: int | None, isolated: bool, result: dict[str, Any], stack: ExitStack
+    turn: Turn, job: Job, limit_bytes: int | None, isolated: bool, result: dict[str, Any], open_runners: list[_Runner]
 ) -> _Runner | None:
     """Start a contender and have its verified round run; None where it failed, with the reason in ``result``."""
     try:
         begin = time.perf_counter()
         runner = _start(turn, job, limit_bytes, isolated, result)
-        stack.callback(runner.close)
+        open_runners.append(runner)
         started = time.perf_counter()
         result |= runner.ask("warm up", 0, turn.warm_batches or turn.batches, turn.rows)
         warm = time.perf_counter() - started
@@ -172,6 +170,12 @@ def _begin(
     except GidsError as error:
         _fail(turn, error, result)
         return None
+
+
+def _close(runners: list[_Runner]) -> None:
+    """End all of them; an interpreter takes a while to end, so they do it together."""
+    with ThreadPoolExecutor(max(1, len(runners))) as pool:
+        list(pool.map(lambda runner: runner.close(), runners))
 
 
 def _fail(turn: Turn, error: GidsError, result: dict[str, Any]) -> None:
