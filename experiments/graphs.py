@@ -42,9 +42,17 @@ def opened(path: str) -> gids.Dataset:
 def copy_of_features(dataset: gids.Dataset, name: str) -> Path:
     """Give a copy of a dataset's feature file, none of it in the page cache, for the one contender that ``name`` names."""
     (stripe,) = dataset.feature_table().stripes
-    path = dataset.scratch_dir / f"features of {name}.bin"
-    if not path.exists() or path.stat().st_size != stripe.path.stat().st_size:
-        shutil.copyfile(stripe.path, path)
+    return _copy(stripe.path, dataset.scratch_dir / f"features of {name}.bin")
+
+
+def copy_of_edges(dataset: gids.Dataset, name: str) -> Path:
+    """Give such a copy of its edge file."""
+    return _copy(dataset.indices_table().stripes[0].path, dataset.scratch_dir / f"edges of {name}.bin")
+
+
+def _copy(source: Path, path: Path) -> Path:
+    if not path.exists() or path.stat().st_size != source.stat().st_size:
+        shutil.copyfile(source, path)
         read_once(path)
     forget_pages(path)
     return path

@@ -21,12 +21,22 @@ def write(out: Path) -> Path:
     """Gather every record in ``out``, and the reason of every failure, into ``figures.html``."""
     out.mkdir(parents=True, exist_ok=True)
     records = {path: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))}
-    failures = {path: r for path, r in records.items() if "failed" in r}
-    shown = {path: r for path, r in records.items() if "results" in r}
-    lost = "".join(f"<li><b>{r['experiment']}</b>: {html.escape(r['failed'])}</li>" for r in failures.values())
+    failures = [(r["experiment"], r["failed"]) for r in records.values() if "failed" in r]
+    shown, sections = {}, ""
+    for path, record in records.items():
+        if "failed" in record:
+            continue
+        try:
+            sections += _section(record, path)
+            shown[path] = record
+        except (LookupError, OSError) as error:
+            why = (
+                f"what was recorded at commit {record['provenance']['commit']} cannot be shown by this code: {error!r}"
+            )
+            failures.append((record["experiment"], why))
+    lost = "".join(f"<li><b>{name}</b>: {html.escape(why)}</li>" for name, why in failures)
     warning = f"<h2>Failed when last run</h2><ul>{lost}</ul>" if lost else ""
     contents = "".join(f'<li><a href="#{path.stem}">{html.escape(r["title"])}</a></li>' for path, r in shown.items())
-    sections = "".join(_section(record, path) for path, record in shown.items())
     target = out / "figures.html"
     target.write_text(
         f"<!doctype html><meta charset=utf-8><title>gids: the papers' figures, here</title><style>{STYLE}</style>"

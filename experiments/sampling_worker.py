@@ -7,6 +7,7 @@ import mmap
 import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,19 @@ KINDS = {
 }
 
 
-def command(kind: str, data: str, fanouts: list[int], batch_size: int) -> list[str]:
-    spec = {"kind": kind, "data": data, "fanouts": fanouts, "batch_size": batch_size}
+def command(spec: dict[str, Any]) -> list[str]:
     return [sys.executable, "-m", "experiments.sampling_worker", json.dumps(spec)]
 
 
-def open_topology(dataset: gids.Dataset, kind: str) -> Topology:
-    """Give the graph as a contender has it."""
+def open_topology(dataset: gids.Dataset, kind: str, mapped: Path | None = None) -> Topology:
+    """Give the graph as a contender has it; ``mapped`` is the file for the one that maps its edges."""
     if kind == "gids, edges on disk":
         return Topology.from_dataset(dataset, on_disk=True, budget="32MiB")
     if kind == "gids, edges in memory":
         return Topology.from_dataset(dataset)
     table = dataset.indices_table()
-    with table.stripes[0].path.open("rb") as file:
+    assert mapped is not None
+    with mapped.open("rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     mapping.madvise(mmap.MADV_RANDOM)
     indices = np.frombuffer(mapping, table.dtype, table.num_rows, table.stripes[0].data_offset)
@@ -63,7 +64,7 @@ class Sampling:
             # The fused sampler of DGL 1.1.3 is wrong on int32 graphs, see baselines/dgl_sampling.py.
             self.sampler = dgl.dataloading.NeighborSampler(spec["fanouts"], fused=False)
         else:
-            self.topology = open_topology(self.dataset, spec["kind"])
+            self.topology = open_topology(self.dataset, spec["kind"], Path(spec["mapped"]))
             self.sampler = NeighborSampler(spec["fanouts"])
 
     def round(self, number: int, batches: int) -> dict[str, Any]:

@@ -28,8 +28,8 @@ CONFIG = {
         "fanouts": [10, 10],
         "batch_size": 1024,
         "batches": 48,
-        "slow_batches": 2,
-        "slow_warm": 12,
+        "slow_batches": 3,
+        "slow_warm": 20,
         "plain_rows": 1500,
         "rounds": 5,
         "limit": "768MiB",
@@ -46,7 +46,7 @@ CONFIG = {
         "limit": None,
     },
 }
-SECONDS = 290
+SECONDS = 140
 
 
 def run(config: dict) -> dict:

@@ -43,7 +43,7 @@ CONFIG = {
         "beside": "0",
     },
 }
-SECONDS = 100
+SECONDS = 55
 STAGES = ("sampling", "features", "waiting", "training")
 
 

@@ -23,10 +23,10 @@ DIFFERS = (
     "rate): everything between is prediction."
 )
 CONFIG = {
-    "full": {"nodes": 1_000_000, "largest": 8192, "seconds": 0.3, "rounds": 5},
+    "full": {"nodes": 1_000_000, "largest": 8192, "seconds": 0.3, "rounds": 3},
     "tiny": {"nodes": 20_000, "largest": 64, "seconds": 0.01, "rounds": 1},
 }
-SECONDS = 30
+SECONDS = 15
 BLOCK_BYTES = 4096
 MAX_IN_FLIGHT = 512
 

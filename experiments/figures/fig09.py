@@ -20,7 +20,7 @@ CONFIG = {
     "full": {"nodes": 1_000_000, "batch_sizes": [32, 64, 128], "batches": 64, "rounds": 5, "budget": "192MiB"},
     "tiny": {"nodes": 20_000, "batch_sizes": [32], "batches": 6, "rounds": 1, "budget": "64MiB"},
 }
-SECONDS = 40
+SECONDS = 25
 
 
 def run(config: dict) -> dict:

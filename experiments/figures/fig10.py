@@ -26,7 +26,7 @@ CONFIG = {
         "fanouts": [10, 10],
         "batch_size": 1024,
         "batches": 32,
-        "rounds": 5,
+        "rounds": 3,
         "shares": [0.1, 0.2],
         "budget": "1GiB",
     },
@@ -40,7 +40,7 @@ CONFIG = {
         "budget": "64MiB",
     },
 }
-SECONDS = 45
+SECONDS = 30
 RANKINGS = {"random": "random", "pagerank": "reverse PageRank"}
 PAPER_GB_S = {"none": 6.6, "20% random": 10.4, "20% reverse PageRank": 23.4}
 

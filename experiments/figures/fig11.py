@@ -23,7 +23,7 @@ CONFIG = {
         "batch_size": 1024,
         "fanouts": [10, 5],
         "batches": 24,
-        "rounds": 5,
+        "rounds": 3,
         "shares": [0.02, 0.08, 0.32],
         "budget": "1GiB",
     },
@@ -37,7 +37,7 @@ CONFIG = {
         "budget": "64MiB",
     },
 }
-SECONDS = 60
+SECONDS = 40
 DEPTHS = (0, 4, 8, 16)
 
 

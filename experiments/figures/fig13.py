@@ -44,7 +44,7 @@ CONFIG = {
         "beside": "0",
     },
 }
-SECONDS = 110
+SECONDS = 60
 LOADERS = ("DGL mmap, MADV_RANDOM", "Ginex", "BaM", "GIDS", "gids", "DGL in memory")
 PAPER_SPEEDUP = {
     "980 Pro": {"DGL mmap, MADV_RANDOM": 582.0, "Ginex": 10.62, "BaM": 3.09},

@@ -29,11 +29,12 @@ DIFFERS = (
     "Epochs (fan-out 5,5; 32 and 128 are figure 9's batches): the reads and bytes that the planner counted x cost, overlapped with the processor's work in full (low) or not at all (high). "
     "The one promise, stated before its first run: no case more than 30 % beyond its error bar, because the disk itself varies by 20 %. "
     "The bars are as wide as the probes differ, so a wide bar says little: the table has how far each point is off as well. That probes agree within 1.5x was promised once and "
-    "missed (1.73x, later runs up to 10x): nothing is promised of it any more, the spread is printed instead."
+    "missed (1.73x, later runs up to 10x): nothing is promised of it any more, the spread is printed instead. A read of few rows has a fixed cost per call that the model leaves out: 64 single rows once "
+    "lay 58 % beyond their bar."
 )
 CONFIG = {
     "full": {
-        "nodes": 1_000_000, "probe_seconds": 6.0, "groups": [64, 512, 4096, 32768], "coverages": [0.025, 0.1, 0.33],
+        "nodes": 1_000_000, "probe_seconds": 4.0, "groups": [64, 512, 4096, 32768], "coverages": [0.025, 0.1, 0.33],
         "batch_sizes": [32, 128, 1024], "batches": 40, "rounds": 5, "budget": "320MiB",
     },
     "tiny": {
@@ -41,7 +42,7 @@ CONFIG = {
         "batch_sizes": [64], "batches": 6, "rounds": 2, "budget": "64MiB",
     },
 }  # fmt: skip
-SECONDS = 80
+SECONDS = 65
 PROMISE = 0.30
 MOST_WARM_UPS = 10
 AGREEING = 1.2

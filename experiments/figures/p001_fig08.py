@@ -45,7 +45,7 @@ CONFIG = {
         "limit": None,
     },
 }
-SECONDS = 110
+SECONDS = 80
 
 
 def run(config: dict) -> dict:

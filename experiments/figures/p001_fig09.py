@@ -44,7 +44,7 @@ CONFIG = {
         "rounds": 1,
     },
 }
-SECONDS = 90
+SECONDS = 65
 
 
 def run(config: dict) -> dict:

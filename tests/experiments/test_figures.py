@@ -78,6 +78,17 @@ def test_one_failure_loses_no_other_and_is_on_the_page(tmp_path, monkeypatch, ca
     assert "Figure 9 as a MODEL" in html
 
 
+def test_a_record_of_other_code_is_named_on_the_page_and_loses_no_other(tmp_path):
+    for name in ("model_fig09", "model_fig10"):
+        harness.run(name, "tiny", tmp_path)
+    record = json.loads((tmp_path / "model_fig09.json").read_text())
+    del record["results"]["fitted"]
+    (tmp_path / "model_fig09.json").write_text(json.dumps(record))
+    html = page.write(tmp_path).read_text()
+    assert "<b>model_fig09</b>: what was recorded at commit" in html
+    assert "Figure 10 as a MODEL" in html
+
+
 def test_small_or_unclean_records_are_not_kept(tmp_path):
     harness.run("model_fig10", "tiny", tmp_path)
     with pytest.raises(SystemExit, match="of the full scale and a clean commit"):
