@@ -11,8 +11,10 @@ namespace gids::storage {
 namespace {
 
 constexpr size_t kClaimReads = 64;
-constexpr size_t kReapBatch = 16;  // completions waited for at once: fewer wake-ups, and the queue stays nearly full
-constexpr uint64_t kPoolBytes = 256 << 10;  // copies of a reaped batch below this are faster done than handed over
+// Completions waited for at once: fewer wake-ups and doorbells, each of which leaves a virtual machine, while the queue
+// stays nearly full. At least so many, and of a deep queue an eighth.
+constexpr size_t kReapBatch = 16, kReapShare = 8;
+constexpr uint64_t kPoolBytes = 512 << 10;  // copies of a reaped batch below this are faster done than handed over
 constexpr size_t kAhead = 2;                // reads whose rows are fetched into the cache before they are copied
 constexpr auto kSlice = Microseconds(100'000);
 constexpr auto kFarewell = std::chrono::milliseconds(500);
@@ -50,7 +52,9 @@ void IoThread::run() {
 }
 
 // With more work to submit, a batch; at the end of the work, all that is left up to a batch.
-size_t IoThread::wanted() const { return std::clamp<size_t>((in_flight_ - stuck_) / 2, 1, kReapBatch); }
+size_t IoThread::wanted() const {
+    return std::clamp<size_t>((in_flight_ - stuck_) / 2, 1, std::max(kReapBatch, slots_.size() / kReapShare));
+}
 
 bool IoThread::claim() {
     const std::lock_guard lock(core_->mutex);

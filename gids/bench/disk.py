@@ -8,7 +8,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from gids.errors import DatasetError
 from gids.storage import RowReader, StorageOptions
 from gids.storage.curve import DeviceCurve
 from gids.storage.plan import Int64Array
-from gids.storage.probe import probe, warm
+from gids.storage.probe import fewest_threads, probe, warm
 from gids.table import RowTable, Stripe
 
 FILE_BYTES, QUICK_FILE_BYTES = 4 << 30, 32 << 20
@@ -39,6 +39,9 @@ CPU_FLOOR = 1.3
 # every tenth row costs less than half as much merged, with every third less than a quarter; with one row in forty
 # there is hardly anything to merge, and trying must not cost anything.
 GROUP_FLOORS = {0.025: 0.95, 0.10: 2.5, 0.33: 4.0}
+# Gaps at which every tenth row is read too, to show what the best of them can do on this disk.
+GAPS = (0, 4096, 8192, 12288, 16384, 24576, 32768, 49152)
+GAP_SHARE, GAP_PART = 0.10, 8  # of an eighth of the table: short enough to take turns often
 # (c) Sequential rows are large reads; the copy overlaps with them.
 SEQUENTIAL_FLOOR = 0.95
 # (d) With no device, what is left is plan + copy, and the copy is what index_select does.
@@ -82,12 +85,11 @@ class Setting:
         """Options of one read per row."""
         return StorageOptions(queue_depth=depth, threads=threads, merge_gap_bytes=0)
 
-    def merged_reads(self) -> StorageOptions:
-        """Options that come from the curve, as in any run after ``gids probe``."""
+    def merged_reads(self, merge_gap_bytes: int | None = None) -> StorageOptions:
+        """Options that come from the curve, as in any run after ``gids probe``; the gap may be another."""
         curve = self.curve
-        return StorageOptions(
-            queue_depth=curve.best_depth, threads=curve.threads, merge_gap_bytes=curve.merge_gap_bytes
-        )
+        gap = curve.merge_gap_bytes if merge_gap_bytes is None else merge_gap_bytes
+        return StorageOptions(queue_depth=curve.best_depth, threads=curve.threads, merge_gap_bytes=gap)
 
 
 @contextmanager
@@ -178,9 +180,10 @@ def best_shape_of_ours(setting: Setting, row_bytes: int) -> tuple[int, int]:
             return single.run()
 
     rates = rates_of(SHAPES, rate)
-    # As in the probe, a second thread has to bring a tenth more: it takes processor time from whoever trains.
-    alone = [shape for shape in SHAPES if shape[1] == 1 and rates[shape] >= 0.9 * max(rates.values())]
-    return max(alone or SHAPES, key=lambda shape: rates[shape])
+    counts = {threads for _, threads in SHAPES}
+    # As in the probe: a second thread takes processor time from whoever trains, and must bring more than noise.
+    threads = fewest_threads({n: max(rates[shape] for shape in SHAPES if shape[1] == n) for n in counts})
+    return max((shape for shape in SHAPES if shape[1] == threads), key=lambda shape: rates[shape])
 
 
 def random_rows(setting: Setting, row_bytes: int) -> Result:
@@ -247,12 +250,49 @@ def groups(setting: Setting) -> Result:
                 Measurement(f"{name}: one read per row, depth {depth}, {threads} threads", "rows", tuple(base)),
             ]
             result.bars.append(Bar(f"{name}: merged / one read per row", paired(ours, base), floor))
+        gap_curve(setting, single, result)
     # What a device that keeps to its probed costs can give at most, whoever reads.
     alone = setting.curve.rows_per_second(row_bytes, 1e-6)
     result.extra["merged_by_the_cost_model"] = {
         str(share): setting.curve.rows_per_second(row_bytes, share) / alone for share in GROUP_FLOORS
     }
     return result
+
+
+def gap_curve(setting: Setting, single: SingleReads, result: Result) -> None:
+    """Read every tenth row at several merge gaps beside one read per row, and what the probed costs make of it.
+
+    Where the best gap stays below the floor of that group, no plan reaches it: reads and bytes add up on this disk, as
+    the model says, and its bandwidth is too small for its IOPS.
+    """
+    table, curve = single.table, setting.curve
+    part = table.num_rows // GAP_PART
+    rows = np.sort(np.random.default_rng(2).choice(part, int(part * GAP_SHARE), replace=False))
+    out = torch.zeros(len(rows), table.dim, dtype=torch.int32)
+
+    def timed(reader: RowReader) -> Callable[[], float]:
+        def merged() -> float:
+            out.zero_()
+            start = time.perf_counter()
+            reader.read(rows, out=out)
+            seconds = time.perf_counter() - start
+            verify(rows, out)
+            return len(rows) / seconds
+
+        return merged
+
+    with ExitStack() as stack:
+        readers = [stack.enter_context(RowReader(table, setting.merged_reads(gap))) for gap in GAPS]
+        *by_gap, base = in_turn(setting.rounds, [*map(timed, readers), single.run])
+    alone = curve.rows_per_second(table.row_bytes, 1e-6)
+    result.extra["every tenth row by merge gap, times one read per row"] = {
+        str(gap): {
+            "measured": paired(rates, base),
+            "rows_per_second": statistics.median(rates),
+            "model": curve.rows_per_second(table.row_bytes, GAP_SHARE, merge_gap_bytes=gap) / alone,
+        }
+        for gap, rates in zip(GAPS, by_gap, strict=True)
+    }
 
 
 def sequential(setting: Setting) -> Result:
@@ -331,7 +371,7 @@ def run(args: argparse.Namespace) -> Report:
     with bench_file(args.dir, size, args.keep) as path:
         warm(path, size, seconds=60.0)  # no contender pays for the first read of a block
         seconds = QUICK_SECONDS if args.quick else SECONDS
-        curve = probe(path, seconds=0.3 if args.quick else 4.0)
+        curve = probe(path, seconds=0.3 if args.quick else 8.0)
         setting = Setting(path, size, QUICK_ROUNDS if args.quick else ROUNDS, seconds, curve, args.quick)
         parts = [random_rows(setting, row_bytes) for row_bytes in (512, 1024, 4096)]
         parts += [groups(setting), sequential(setting), memory(setting)]

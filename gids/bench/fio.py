@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import statistics
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -58,9 +59,9 @@ def run_fio(path: Path, rw: str, block_bytes: int, depth: int, jobs: int, second
 
 
 def rates_of(shapes: Sequence[Shape], rate: Callable[[Shape], float]) -> dict[Shape, float]:
-    """Give the mean rate of every shape over two turns: one slow moment of the disk must not decide."""
-    turns = [{shape: rate(shape) for shape in turn} for turn in (shapes, shapes[::-1])]
-    return {shape: (turns[0][shape] + turns[1][shape]) / 2 for shape in shapes}
+    """Give the median rate of every shape over three turns, up and down: one slow moment of the disk must not decide."""
+    turns = [{shape: rate(shape) for shape in turn} for turn in (shapes, shapes[::-1], shapes)]
+    return {shape: statistics.median(turn[shape] for turn in turns) for shape in shapes}
 
 
 def best_shape(path: Path, rw: str, block_bytes: int, seconds: float, *, quick: bool) -> tuple[int, int]:

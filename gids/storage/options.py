@@ -50,7 +50,8 @@ class StorageOptions:
     queue_depth : int or None
         Requests in flight; None takes what :func:`gids.storage.load_curve` found best.
     threads : int or None
-        I/O threads, each with a queue of its own; None takes what the curve needed.
+        I/O threads, each with a queue of its own; None takes what the curve needed: one, unless another brings a
+        tenth more, because processor time is for training.
     staging_bytes : int
         Memory that the device writes to, over all threads. Fixed; larger groups flow through it.
     merge_gap_bytes : int or None

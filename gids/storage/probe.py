@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,14 +13,17 @@ import numpy as np
 import torch
 
 from gids.errors import ConfigError
-from gids.storage.curve import DeviceCurve
+from gids.storage.curve import SECTOR_BYTES, DeviceCurve
 from gids.storage.options import StorageOptions
+from gids.storage.plan import Int64Array
 from gids.storage.reader import RowReader
 from gids.table import RowTable, Stripe
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BLOCKS = (512, 4096, 16384, 65536, 262144, 1 << 20)
-ROUNDS = 5  # passes over the depths
+ROUNDS = 5  # passes over threads, depths and sizes
+#: What a further I/O thread has to bring. It takes processor time from whoever trains, and less is noise.
+THREAD_GAIN = 1.1
 MIN_FILE_BYTES = 16 << 20
 SCRATCH_BYTES = 1 << 30
 REGION_BYTES = 1 << 30  # what is read at random; more than the caches inside drives
@@ -60,6 +63,17 @@ def probe_file(path: Path, scratch_bytes: int = SCRATCH_BYTES) -> Iterator[Path]
 def thread_counts() -> tuple[int, ...]:
     """I/O threads that are tried: powers of two, as many as there are processors and at most four."""
     return tuple(n for n in (1, 2, 4) if n <= (os.cpu_count() or 1))
+
+
+def fewest_threads(rates: Mapping[int, float]) -> int:
+    """Give the fewest threads to whose rate no other number adds more than :data:`THREAD_GAIN`.
+
+    Parameters
+    ----------
+    rates : mapping from int to float
+        Reads per second by number of threads, medians of trials that took turns.
+    """
+    return min(count for count, rate in rates.items() if rate * THREAD_GAIN >= max(rates.values()))
 
 
 def warm(path: Path, most_bytes: int, seconds: float, engine: str = "auto") -> int:
@@ -102,41 +116,69 @@ def _rows_of(path: Path, block_bytes: int, most_bytes: int) -> RowTable:
 def _rate(
     path: Path, region_bytes: int, block_bytes: int, depth: int, threads: int, seconds: float, engine: str
 ) -> float:
-    """Random reads per second of one block size at one depth."""
-    table = _rows_of(path, block_bytes, region_bytes)
+    """Random reads per second of one block size at one depth.
+
+    What is asked for are the first and the last sector of each block. The planner bridges what lies between, as it does
+    in a merged group, and nobody copies it: what is measured is the device, not the memory behind it.
+    """
+    table = _rows_of(path, SECTOR_BYTES, region_bytes)
+    sectors = block_bytes // SECTOR_BYTES
+    blocks = table.num_rows // sectors
     options = StorageOptions(
         engine=engine,
         queue_depth=depth,
         threads=min(threads, depth),
-        merge_gap_bytes=0,
+        merge_gap_bytes=max(0, block_bytes - 2 * SECTOR_BYTES),
         max_io_bytes=max(block_bytes, 4096),
         staging_bytes=max(16 << 20, 8 * block_bytes * threads),
     )
     generator = np.random.default_rng(depth * 7919 + block_bytes)
+    # Few enough that hardly any two are neighbours, so that a block is a read.
+    group = max(1, min(blocks // 50, (32 << 20) // block_bytes, 64 * depth))
+    ends = np.array([0, sectors - 1] if sectors > 1 else [0])
+    out = torch.zeros(2, group * len(ends), SECTOR_BYTES, dtype=torch.uint8)
+
+    def rows(count: int) -> Int64Array:
+        chosen: Int64Array = generator.integers(0, blocks, (count, 1)) * sectors + ends
+        return chosen.reshape(-1)
+
     with RowReader(table, options) as reader:
-        # Few enough that hardly any two are neighbours, so that nothing is merged.
-        group = max(1, min(table.num_rows // 50, (32 << 20) // block_bytes, 64 * depth))
-        out = torch.empty(2, group, block_bytes, dtype=torch.uint8)
-        reader.read(generator.integers(0, table.num_rows, min(group, depth)), out=out[0, : min(group, depth)])
+        few = min(group, depth)
+        reader.read(rows(few), out=out[0, : few * len(ends)])
         before = reader.stats()["reads"]
         start = time.perf_counter()
         # Two groups at a time: the next is planned and queued while the first is read, so the depth never sags.
-        flying = [reader.submit(generator.integers(0, table.num_rows, group), out[0])]
+        flying = [reader.submit(rows(group), out[0])]
         turn = 1
         while time.perf_counter() - start < seconds:
-            flying.append(reader.submit(generator.integers(0, table.num_rows, group), out[turn]))
+            flying.append(reader.submit(rows(group), out[turn]))
             flying.pop(0).wait()
             turn = 1 - turn
         flying.pop().wait()
         return (reader.stats()["reads"] - before) / (time.perf_counter() - start)
 
 
+def _passes(points: Sequence[int], rounds: int, rate: Callable[[int], float]) -> list[tuple[float, ...]]:
+    """Measure every point once a pass, in passes that go up and down in turn.
+
+    A device that others use too is now fast, now slow: the median over passes is what it does at a point.
+    """
+    passes = []
+    for number in range(rounds):
+        order = points if number % 2 == 0 else points[::-1]
+        rates = {point: rate(point) for point in order}
+        passes.append(tuple(rates[point] for point in points))
+    return passes
+
+
+def _medians(passes: list[tuple[float, ...]]) -> list[float]:
+    return [float(np.median(rates)) for rates in zip(*passes, strict=True)]
+
+
 def depth_passes(
     path: Path, region_bytes: int, *, threads: int, rounds: int, seconds: float, engine: str = "auto"
 ) -> list[tuple[float, ...]]:
     """Measure random reads of 4 KiB per second at every one of :data:`DEPTHS`, in passes that go up and down in turn.
-
-    A device that others use too is now fast, now slow: the median over passes is what it does at a depth.
 
     Parameters
     ----------
@@ -154,12 +196,7 @@ def depth_passes(
         As for :func:`probe`.
     """
     each = seconds / (rounds * len(DEPTHS))
-    passes = []
-    for number in range(rounds):
-        order = DEPTHS if number % 2 == 0 else DEPTHS[::-1]
-        rates = {depth: _rate(path, region_bytes, 4096, depth, threads, each, engine) for depth in order}
-        passes.append(tuple(rates[depth] for depth in DEPTHS))
-    return passes
+    return _passes(DEPTHS, rounds, lambda depth: _rate(path, region_bytes, 4096, depth, threads, each, engine))
 
 
 def probe(
@@ -186,26 +223,31 @@ def probe(
         Size of the scratch file where one is needed.
     """
     counts = thread_counts()
-    each = seconds / (len(counts) + len(DEPTHS) + len(BLOCKS))
+    # The sizes get twice the time: they decide what a read costs against a byte, and with that every merged group.
+    each = seconds / (len(counts) + len(DEPTHS) + 2 * len(BLOCKS))
     with probe_file(path, scratch_bytes) as file:
         region = warm(file, REGION_BYTES, seconds / 2, engine)
-        by_threads = []
-        for threads in counts:
-            by_threads.append(_rate(file, region, 4096, DEPTHS[-1], threads, each, engine))
-            progress(f"4 KiB with {threads} threads: {by_threads[-1]:,.0f} reads/s")
-        # The fewest that come close to the best: a thread more takes processor time from whoever trains.
-        threads = next(n for n, rate in zip(counts, by_threads, strict=True) if rate >= 0.9 * max(by_threads))
-        passes = depth_passes(file, region, threads=threads, rounds=ROUNDS, seconds=each * len(DEPTHS), engine=engine)
-        by_depth = [float(np.median(rates)) for rates in zip(*passes, strict=True)]
+        by_threads = _medians(
+            _passes(counts, ROUNDS, lambda n: _rate(file, region, 4096, DEPTHS[-1], n, each / ROUNDS, engine))
+        )
+        for threads, rate in zip(counts, by_threads, strict=True):
+            progress(f"4 KiB with {threads} threads: {rate:,.0f} reads/s")
+        threads = fewest_threads(dict(zip(counts, by_threads, strict=True)))
+        by_depth = _medians(
+            depth_passes(file, region, threads=threads, rounds=ROUNDS, seconds=each * len(DEPTHS), engine=engine)
+        )
         for depth, rate in zip(DEPTHS, by_depth, strict=True):
             progress(f"4 KiB at depth {depth}: {rate:,.0f} reads/s")
         best = DEPTHS[int(np.argmax(by_depth))]
-        by_block = []
-        for block in BLOCKS:
+
+        def block_rate(block: int) -> float:
             # A deep queue of large reads only adds memory: 16 MiB in flight keep any drive busy.
             depth = max(1, min(best, (16 << 20) // block))
-            by_block.append(_rate(file, region, block, depth, threads, each, engine))
-            progress(f"{block} B at depth {depth}: {by_block[-1]:,.0f} reads/s")
+            return _rate(file, region, block, depth, threads, 2 * each / ROUNDS, engine)
+
+        by_block = _medians(_passes(BLOCKS, ROUNDS, block_rate))
+        for block, rate in zip(BLOCKS, by_block, strict=True):
+            progress(f"{block} B: {rate:,.0f} reads/s")
     bandwidth = max(block * rate for block, rate in zip(BLOCKS, by_block, strict=True))
     return DeviceCurve(
         depths=DEPTHS,

@@ -11,8 +11,9 @@ from storage_tables import make_table
 from gids import ConfigError, RowTable, Stripe
 from gids.cli import main
 from gids.storage import DeviceCurve, PlanLimits, RowReader, StorageOptions, load_curve, plan_reads
+from gids.storage import probe as probing
 from gids.storage.curve import DEFAULT_CURVE, ReadCost, curve_path, expected_reads, modelled_curve, save_curve
-from gids.storage.probe import BLOCKS, DEPTHS, probe, probe_file, thread_counts
+from gids.storage.probe import BLOCKS, DEPTHS, fewest_threads, probe, probe_file, thread_counts
 
 CURVE = DeviceCurve(
     depths=(1, 4, 16),
@@ -187,3 +188,28 @@ def test_command(tmp_path, capsys):
     assert "█" in shown
     assert main(["probe", str(tmp_path / "none")]) == 1
     assert "must exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("block", "depth"), [(512, 64), (4096, 64), (65536, 4)])
+def test_a_probed_read_is_a_block_of_which_only_the_ends_are_rows(tmp_path, monkeypatch, block, depth):
+    file = tmp_path / "data"
+    file.write_bytes(bytes(16 << 20))
+    closed = []
+
+    class Recorded(RowReader):
+        def close(self):
+            closed.append(self.stats())
+            super().close()
+
+    monkeypatch.setattr(probing, "RowReader", Recorded)
+    assert probing._rate(file, 16 << 20, block, depth, 1, 0.01, "pread") > 0
+    (stats,) = closed
+    assert stats["bytes_read"] == 512 * stats["unique_rows"] * (1 if block == 512 else block // 1024)
+    if block > 512:  # neighbouring sectors may become one read; longer blocks never do
+        assert stats["bytes_read"] == block * stats["reads"]
+
+
+def test_a_further_thread_must_bring_more_than_noise():
+    assert fewest_threads({1: 100e3, 2: 109e3}) == 1
+    assert fewest_threads({1: 100e3, 2: 111e3, 4: 115e3}) == 2
+    assert fewest_threads({2: 100e3, 1: 120e3}) == 1
