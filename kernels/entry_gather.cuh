@@ -5,6 +5,7 @@
 #include "convert.cuh"
 #include "entry.cuh"
 #include "gather.cuh"
+#include "instances.cuh"
 
 namespace gids {
 
@@ -64,7 +65,6 @@ GIDS_DEVICE void admit_rows(uint8_t* cache, const int64_t* slots, const uint8_t*
 
 }  // namespace gids
 
-// Lanes per row: 8 for rows of a few words, 32 for the usual.
 #define GIDS_GATHER_ROWS(lanes)                                                                                        \
     GIDS_KERNEL gather_rows_##lanes(const gids::uint8_t* cache, const gids::uint8_t* host, const gids::uint8_t* read,  \
                                     gids::int64_t capacity, gids::int64_t host_rows, gids::int64_t read_rows,          \
@@ -80,8 +80,7 @@ GIDS_DEVICE void admit_rows(uint8_t* cache, const int64_t* slots, const uint8_t*
         gids::admit_rows<lanes>(cache, slots, read, positions, begin, end, row_bytes);                                 \
     }                                                                                                                  \
     GIDS_REGISTER(admit_rows_##lanes)
-GIDS_GATHER_ROWS(8)
-GIDS_GATHER_ROWS(32)
+GIDS_LANES_PER_ROW(GIDS_GATHER_ROWS)
 
 // Locations of a plan as places: [0, A) slots of the arena, [A, A + H) host buffer, then rows of the group outside the
 // arena. `cache_place` and `group_place` tell where each cache slot and each position of the group is.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "entry.cuh"
+#include "instances.cuh"
 #include "pagerank.cuh"
 
 namespace gids {
@@ -21,19 +22,14 @@ GIDS_DEVICE void push_ranks(const int64_t* indptr, int64_t num_nodes, const uint
 }  // namespace gids
 
 // Edges [first, first + edges) of one relation; their sources are in [0, nodes of the source type).
-GIDS_KERNEL push_ranks_32(const gids::int64_t* indptr, gids::int64_t num_nodes, const gids::uint64_t* rank,
-                          const gids::int32_t* sources, gids::int64_t first, gids::int64_t edges,
-                          gids::uint64_t relations, gids::uint64_t* received) {
-    gids::push_ranks(indptr, num_nodes, rank, sources, first, edges, relations, received);
-}
-GIDS_REGISTER(push_ranks_32)
-
-GIDS_KERNEL push_ranks_64(const gids::int64_t* indptr, gids::int64_t num_nodes, const gids::uint64_t* rank,
-                          const gids::int64_t* sources, gids::int64_t first, gids::int64_t edges,
-                          gids::uint64_t relations, gids::uint64_t* received) {
-    gids::push_ranks(indptr, num_nodes, rank, sources, first, edges, relations, received);
-}
-GIDS_REGISTER(push_ranks_64)
+#define GIDS_PUSH_RANKS(bits, index)                                                                                \
+    GIDS_KERNEL push_ranks_##bits(const gids::int64_t* indptr, gids::int64_t num_nodes, const gids::uint64_t* rank, \
+                                  const index* sources, gids::int64_t first, gids::int64_t edges,                   \
+                                  gids::uint64_t relations, gids::uint64_t* received) {                             \
+        gids::push_ranks(indptr, num_nodes, rank, sources, first, edges, relations, received);                      \
+    }                                                                                                               \
+    GIDS_REGISTER(push_ranks_##bits)
+GIDS_INDEX_TYPES(GIDS_PUSH_RANKS)
 
 GIDS_KERNEL damp_ranks(gids::uint64_t* received, const gids::uint64_t* restart, gids::uint32_t damping,
                        gids::int64_t count, gids::uint64_t* rank) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "entry.cuh"
+#include "instances.cuh"
 #include "sample.cuh"
 #include "unique.cuh"
 
@@ -44,7 +45,6 @@ GIDS_DEVICE void gather_neighbors(const Index* indices, const int64_t* positions
 
 }  // namespace gids
 
-// Lanes per node: 1 for fanouts of a few edges, 8 for the usual, 32 for whole neighbourhoods.
 #define GIDS_CHOOSE_EDGES(lanes)                                                                                     \
     GIDS_KERNEL choose_edges_##lanes(gids::uint32_t k0, gids::uint32_t k1, const gids::int64_t* nodes,               \
                                      gids::int64_t num_dst, const gids::int64_t* first, const gids::int64_t* degree, \
@@ -52,21 +52,15 @@ GIDS_DEVICE void gather_neighbors(const Index* indices, const int64_t* positions
         gids::choose_edges<lanes>({k0, k1}, nodes, num_dst, first, degree, begins, replace != 0, positions);         \
     }                                                                                                                \
     GIDS_REGISTER(choose_edges_##lanes)
-GIDS_CHOOSE_EDGES(1)
-GIDS_CHOOSE_EDGES(8)
-GIDS_CHOOSE_EDGES(32)
+GIDS_LANES_PER_NODE(GIDS_CHOOSE_EDGES)
 
-GIDS_KERNEL gather_neighbors_32(const gids::int32_t* indices, const gids::int64_t* positions, gids::int64_t edges,
-                                gids::int64_t num_src, gids::int64_t* out, gids::uint32_t* bad) {
-    gids::gather_neighbors(indices, positions, edges, num_src, out, bad);
-}
-GIDS_REGISTER(gather_neighbors_32)
-
-GIDS_KERNEL gather_neighbors_64(const gids::int64_t* indices, const gids::int64_t* positions, gids::int64_t edges,
-                                gids::int64_t num_src, gids::int64_t* out, gids::uint32_t* bad) {
-    gids::gather_neighbors(indices, positions, edges, num_src, out, bad);
-}
-GIDS_REGISTER(gather_neighbors_64)
+#define GIDS_GATHER_NEIGHBORS(bits, index)                                                                         \
+    GIDS_KERNEL gather_neighbors_##bits(const index* indices, const gids::int64_t* positions, gids::int64_t edges, \
+                                        gids::int64_t num_src, gids::int64_t* out, gids::uint32_t* bad) {          \
+        gids::gather_neighbors(indices, positions, edges, num_src, out, bad);                                      \
+    }                                                                                                              \
+    GIDS_REGISTER(gather_neighbors_##bits)
+GIDS_INDEX_TYPES(GIDS_GATHER_NEIGHBORS)
 
 // out[i] = from[index[i]]: ids of edges by their positions, nodes by their ids.
 GIDS_KERNEL take_values(const gids::int64_t* from, const gids::int64_t* index, gids::int64_t count,

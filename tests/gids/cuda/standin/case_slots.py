@@ -13,7 +13,7 @@ from gids.cuda.store import CudaFeatureStore
 from gids.errors import DeviceError, StorageError
 from gids.storage import RowReader, StorageOptions
 from gids.table import RowTable, Stripe
-from gids.tiers import FeatureStore, HostBuffer, HostRows
+from gids.tiers import FeatureStore, HostBuffer, HostRows, popularity_levels
 
 if importlib.util.find_spec("kvikio") is None:  # found, not imported: libcufile must be loaded before it
     pytest.skip("kvikio is not installed (make test installs it)", allow_module_level=True)
@@ -63,9 +63,9 @@ class Spy:
 class Setup:
     """A device store over engine gds, and what it asked of kvikio and of the device."""
 
-    def __init__(self, table, capacity, policy, group_rows, hosted=0, budget=None):
+    def __init__(self, table, capacity, policy, group_rows, hosted=0, popularity=None):
         device = open_device()
-        self.sessions = [CudaSession(device, budget), CudaSession(device, budget)]
+        self.sessions = [CudaSession(device), CudaSession(device)]
         self.launched = []
         launch = self.sessions[1].launch
 
@@ -82,7 +82,7 @@ class Setup:
         self.reader._files = [Spy(file, number, self.reads) for number, file in enumerate(self.reader._files)]
         self.store = CudaFeatureStore(
             table, self.reader, *self.sessions, cache_rows=capacity, policy=policy, host_buffer=self.host, seed=3,
-            group_rows=group_rows,
+            group_rows=group_rows, popularity=popularity,
         )  # fmt: skip
 
     def run(self, batches, group=3):
@@ -110,10 +110,12 @@ class Setup:
         return arena.pointer <= pointer and pointer + size <= arena.pointer + arena.nbytes
 
 
-def check(table, values, capacity, policy, group_rows=ROWS, hosted=0):
-    batches, setup = make_batches(), Setup(table, capacity, policy, group_rows, hosted)
+def check(table, values, capacity, policy, group_rows=ROWS, hosted=0, popularity=None):
+    batches, setup = make_batches(), Setup(table, capacity, policy, group_rows, hosted, popularity)
     with RowReader(table, StorageOptions()) as reader:
-        cpu = FeatureStore(table, reader, cache_rows=capacity, policy=policy, host_buffer=setup.host, seed=3)
+        cpu = FeatureStore(
+            table, reader, cache_rows=capacity, policy=policy, host_buffer=setup.host, seed=3, popularity=popularity
+        )
         expected = []
         for at in range(0, len(batches), 3):
             pending = cpu.start(cpu.plan_group(batches[at : at + 3], batches[at + 3 :]))
@@ -122,6 +124,7 @@ def check(table, values, capacity, policy, group_rows=ROWS, hosted=0):
         assert np.array_equal(mine, values[batch.numpy()])
         assert torch.equal(torch.from_numpy(mine).reshape(-1), theirs.contiguous().view(torch.uint8).reshape(-1))
     assert setup.store.counters == cpu.counters
+    assert np.array_equal(setup.store.planner.resident_rows(), cpu.planner.resident_rows().numpy())
     stats = setup.reader.stats()
     assert stats["rows"] == stats["rows_direct"] + stats["rows_staged"] == setup.store.counters.disk
     if group_rows == ROWS:
@@ -174,6 +177,14 @@ def test_what_is_not_whole_pages_goes_by_way_of_a_region(tmp_path, dtype, dim, f
     assert not any(end % 4096 and end != size for size, end in ends)
     assert setup.store.rows_copied == 0  # unpacked to their slots, and taken over there
     assert setup.store.rows_taken_over > 0
+
+
+def test_popularity_decides_what_stays_beyond_the_window(tmp_path):
+    table, values = make_table(tmp_path, "float32", 32)
+    levels = popularity_levels(np.arange(ROWS)[::-1] ** 2)
+    ranked, _ = check(table, values, 40, "window(1)", popularity=levels)
+    counted, _ = check(table, values, 40, "window(1)")
+    assert ranked.store.planner.resident_rows().mean() < counted.store.planner.resident_rows().mean()
 
 
 def test_a_group_larger_than_expected_takes_more_memory(tmp_path):
