@@ -47,6 +47,7 @@ def run_fio(path: Path, rw: str, block_bytes: int, depth: int, jobs: int, second
         "fio", "--name=gids", f"--filename={path}", f"--rw={rw}", f"--bs={block_bytes}", "--direct=1", "--readonly",
         f"--ioengine={engine}", *registered, f"--iodepth={depth}", f"--numjobs={jobs}",
         "--iodepth_batch_submit=16", "--iodepth_batch_complete_max=64", "--gtod_reduce=1", "--norandommap",
+        "--randrepeat=0",  # the same offsets in every run would be in whatever cache the device has
         "--time_based", f"--runtime={round(seconds * 1000)}ms", "--group_reporting", "--output-format=json",
     ]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -169,3 +169,25 @@ def test_counted_rows_are_those_that_most_batches_of_the_counted_epoch_ask_for(g
 def test_bad_ranking(graph, rank, message):
     with pytest.raises(ConfigError, match=message), make(graph, host_rank=rank, host_buffer="8KiB") as loader:
         loader.prepare()
+
+
+def test_edge_features_come_from_the_host_buffer(graph, memory):
+    """Edge rows that the host buffer holds are served from it, bit for bit."""
+    etype = graph.edge_types[0]
+    options = {"edge_features": "feat", "cache": 0, "groups": "200KiB", "max_group": 2}
+    with make(graph, host_buffer="80KiB", **options) as loader, make(graph, host_buffer=0, **options) as plain:
+        for batch, expected in zip(loader, plain, strict=True):
+            assert batch.edge_features[0].keys() == {(etype, "feat")}
+            for block, rows, others in zip(batch.blocks, batch.edge_features, expected.edge_features, strict=True):
+                assert torch.equal(rows[etype, "feat"], memory["edge"][block.edge_ids[etype]])
+                assert torch.equal(rows[etype, "feat"], others[etype, "feat"])
+        name = graph.edge_feature_table(etype, "feat").name
+        table, without = (each.stats().tables[name] for each in (loader, plain))
+        held = loader._engine.table_set.stores[etype, "feat"].store.host_buffer.index.rows
+    assert without.host == 0
+    assert table.host > 0.05 * table.requests
+    assert table.requests == table.cache + table.host + table.disk + table.duplicates
+    # Whole neighbourhoods are held: every edge of a destination, or none.
+    destinations = np.searchsorted(graph.indptr(), held.numpy(), side="right") - 1
+    nodes, edges = np.unique(destinations, return_counts=True)
+    assert np.array_equal(edges, np.diff(graph.indptr())[nodes])
