@@ -48,6 +48,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_snippets_run_one_after_the_other(directory: Path) -> None:
     snippets = blocks(README, "python")
     assert len(snippets) == 3

@@ -10,7 +10,6 @@
 namespace gids::nvme {
 namespace {
 
-constexpr uint64_t kPage = 4096;
 constexpr uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
 
 }  // namespace

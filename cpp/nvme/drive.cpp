@@ -17,7 +17,6 @@ namespace {
 
 constexpr auto kAbortGrace = std::chrono::milliseconds(20);
 constexpr auto kReleasePatience = std::chrono::milliseconds(100);
-const Serial kSerial;
 
 // A drive that was told to forget a command may still be writing: these ids stay out of use with their buffers.
 uint32_t usable_ids(const QueueRef& ref) {

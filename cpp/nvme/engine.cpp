@@ -22,7 +22,6 @@ constexpr uint32_t kMaxRetries = 3;
 constexpr int kEagerLooks = 50;  // polls before a reaper begins to sleep between looks
 constexpr auto kNap = std::chrono::microseconds(20);
 constexpr auto kLockPatience = std::chrono::milliseconds(1);
-const Serial kSerial;
 
 class NvmeQueue final : public storage::Queue {
 public:

@@ -14,13 +14,13 @@
 #include <cstring>
 
 #include "errors.hpp"
+#include "nvme/queue_memory.hpp"
 #include "nvme_queue.cuh"
 
 namespace gids::nvme {
 namespace {
 
 constexpr int kSocketTimeoutSeconds = 20;
-constexpr uint64_t kPage = 4096;
 
 template <class... Values>
 std::string line(const char* format, Values... values) {

@@ -15,7 +15,6 @@ namespace gids::nvme {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-const Serial kSerial;
 
 // One thread's batches; returns nanoseconds of queue code per command, from the median batch: what the scheduler takes
 // away from a few batches is not the code's. `drained` counts over all threads that share the pair,

@@ -15,6 +15,9 @@
 
 namespace gids::nvme {
 
+inline constexpr Serial kSerial;  // the host drives a queue one command at a time
+inline constexpr uint64_t kPage = 4096;
+
 // What the drive itself reads and writes (rings, lists) is in DMA memory; the rest only the submitters share.
 struct QueueShape {
     uint32_t depth = 0;  // power of two
@@ -108,7 +111,6 @@ public:
     std::span<std::byte> memory() const { return {memory_.get(), bytes_}; }
 
 private:
-    static constexpr uint64_t kPage = 4096;
     struct Free {
         void operator()(std::byte* memory) const { std::free(memory); }
     };

@@ -57,7 +57,6 @@ public:
     }
 
 private:
-    static constexpr uint64_t kPage = 4096;
     static constexpr uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
     static std::byte* pages(uint64_t bytes) {
         void* memory = std::aligned_alloc(kPage, whole_pages(bytes));

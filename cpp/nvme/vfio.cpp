@@ -16,12 +16,12 @@
 #include <vector>
 
 #include "errors.hpp"
+#include "nvme/queue_memory.hpp"
 
 namespace gids::nvme {
 namespace {
 
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
-constexpr uint64_t kPage = 4096;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& path, int error_number) {
     throw StorageError(what, path, 0, 0, error_number);

@@ -24,7 +24,7 @@ void copy_fixed(std::byte* to, const std::byte* from, uint64_t) {
 void copy_any(std::byte* to, const std::byte* from, uint64_t bytes) { std::memcpy(to, from, bytes); }
 
 // Rows are scattered, so the hardware cannot guess the next one; within a row it can.
-constexpr size_t kAhead = 2;
+constexpr size_t kRowsAhead = 2;
 constexpr uint64_t kLine = 64, kPrefetchBytes = 512, kPage = 4096;
 
 // Rows beyond what caches hold are written past them: reading a line only to overwrite it would double the traffic.
@@ -94,9 +94,9 @@ void Job::copy_out(const TableLayout& layout, const Read& read, const std::byte*
     };
     const auto each_long_row = [&](auto&& move) {
         for (size_t i = read.first; i < last; ++i) {
-            if (i + kAhead < last) {
-                prefetch_from(source(i + kAhead), part);
-                if (!streams_) prefetch_to(target(i + kAhead), part);
+            if (i + kRowsAhead < last) {
+                prefetch_from(source(i + kRowsAhead), part);
+                if (!streams_) prefetch_to(target(i + kRowsAhead), part);
             }
             move(target(i), source(i), part);
         }

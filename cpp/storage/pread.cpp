@@ -16,7 +16,7 @@
 namespace gids::storage {
 namespace {
 
-constexpr auto kFarewell = std::chrono::seconds(1);
+constexpr auto kThreadsFarewell = std::chrono::seconds(1);
 
 // Shared with the threads, so that one that is stuck in the kernel can outlive the queue.
 struct Shared {
@@ -67,7 +67,7 @@ public:
         shared_->waiting.clear();
         shared_->work.notify_all();
         // A thread stuck in the kernel keeps its share of the state; whoever owns the staging sees requests missing.
-        shared_->gone.wait_for(lock, kFarewell, [this] { return shared_->alive == 0; });
+        shared_->gone.wait_for(lock, kThreadsFarewell, [this] { return shared_->alive == 0; });
     }
 
     unsigned depth() const override { return depth_; }

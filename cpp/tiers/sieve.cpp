@@ -6,7 +6,7 @@
 namespace gids {
 
 namespace {
-constexpr int64_t kGrain = 8192;
+constexpr int64_t kSweepGrain = 8192;
 }
 
 void SieveQueue::clear() {
@@ -20,10 +20,10 @@ std::vector<int64_t> SieveQueue::evict(ThreadPool& pool, std::vector<SlotState>&
     const int64_t size = static_cast<int64_t>(queue_.size());
     const SieveSweep sweep{queue_.data(), size, hand_, std::min(wanted, size)};
     if (sweep.wanted == 0) return {};
-    const int64_t pieces = (size + kGrain - 1) / kGrain;
+    const int64_t pieces = (size + kSweepGrain - 1) / kSweepGrain;
     std::vector<int64_t> ranks(pieces);
-    pool.parallel_for(size, kGrain, [&](int64_t begin, int64_t end) {
-        for (int64_t k = begin; k < end; ++k) ranks[begin / kGrain] += sweep.takes_first(slots.data(), k);
+    pool.parallel_for(size, kSweepGrain, [&](int64_t begin, int64_t end) {
+        for (int64_t k = begin; k < end; ++k) ranks[begin / kSweepGrain] += sweep.takes_first(slots.data(), k);
     });
     int64_t unvisited = 0;
     for (int64_t& rank : ranks) {
@@ -33,8 +33,8 @@ std::vector<int64_t> SieveQueue::evict(ThreadPool& pool, std::vector<SlotState>&
     }
     std::vector<std::vector<int64_t>> first(pieces), second(pieces), kept(pieces);
     std::vector<int64_t> last_first(pieces, -1), last_second(pieces, -1);
-    pool.parallel_for(size, kGrain, [&](int64_t begin, int64_t end) {
-        const int64_t piece = begin / kGrain;
+    pool.parallel_for(size, kSweepGrain, [&](int64_t begin, int64_t end) {
+        const int64_t piece = begin / kSweepGrain;
         int64_t rank = ranks[piece];
         for (int64_t k = begin; k < end; ++k) {
             const int64_t slot = sweep.slot(k);

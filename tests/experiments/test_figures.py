@@ -10,6 +10,7 @@ from experiments import __main__ as command
 from experiments import graphs, harness, keep, page, tables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", harness.names())
 def test_tiny_run(name, tmp_path, monkeypatch, tmp_path_factory):
     monkeypatch.setattr(graphs, "DATA", tmp_path_factory.getbasetemp() / "graphs")

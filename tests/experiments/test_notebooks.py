@@ -42,6 +42,7 @@ def test_what_is_stored_was_executed_and_can_be_read_on_a_page(name):
     assert path.stat().st_size < LARGEST_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_and_gives_what_is_stored_but_for_numbers(name):
     stored = nbformat.read(HERE / f"{name}.ipynb", as_version=4)

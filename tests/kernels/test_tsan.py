@@ -34,6 +34,7 @@ def run_under_tsan(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("simt-tsan")
 @pytest.mark.skipif("GIDS_SIMT_SANITIZE" in os.environ, reason="this is the inner run")
 class TestUnderThreadSanitizer:

@@ -22,7 +22,6 @@ extern char** environ;
 
 namespace {
 
-const Serial kSerial;
 constexpr uint64_t kImageBytes = 4 << 20;
 constexpr int kSlot = 4;
 

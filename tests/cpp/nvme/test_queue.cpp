@@ -13,8 +13,6 @@ using namespace gids::nvme;
 
 namespace {
 
-const Serial kSerial;
-
 struct Answer {
     uint32_t id;
     uint64_t user;

@@ -26,6 +26,7 @@ def cubins():
 
 
 @pytest.mark.timeout(900)  # 7 builds; about 15 s on two quiet cores
+@pytest.mark.slow
 @pytest.mark.xdist_group("nvrtc")
 class TestCompileTable:
     def test_cubins_are_elf_files_for_their_architecture(self, cubins):

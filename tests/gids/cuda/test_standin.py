@@ -39,6 +39,7 @@ def run(environment, *command, **more):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("standin")
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 def test_case(environment, case):

@@ -27,6 +27,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     return path, json.loads(out.getvalue())
 
 
+@pytest.mark.slow
 def test_from_disk_is_as_from_memory(demo: tuple[Path, dict[str, Any]]) -> None:
     results = demo[1]["results"]
     assert results["losses_identical"] is True

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import dgl
+import pytest
 
 from gids.dataset import Dataset
 
@@ -49,6 +50,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_two_processes(bare_homogeneous: Any, homogeneous_dataset: Dataset, tmp_path: Path) -> None:
     dgl.save_graphs(str(tmp_path / "graph.bin"), [bare_homogeneous])
     script = tmp_path / "train.py"

@@ -67,6 +67,7 @@ def run_both(name: str, path: Path) -> tuple[list[str], list[str]]:
     return printed[0], printed[1]
 
 
+@pytest.mark.slow
 def test_graphsage(tmp_path: Path) -> None:
     label, feat = planted(3000, 4, 16, seed=1)
     generator = torch.Generator().manual_seed(2)

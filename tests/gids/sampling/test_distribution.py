@@ -110,6 +110,7 @@ def source_counts(topology, seeds, batches, **options):
     return np.array([[block.num_src["_N"] for block in sample.blocks] for sample in samples])
 
 
+@pytest.mark.slow
 def test_unique_counts_have_the_distribution_of_dgl():
     """Given the seeds, the numbers of distinct nodes per layer are drawn as DGL draws them (Kolmogorov-Smirnov)."""
     dgl = pytest.importorskip("dgl")
