@@ -82,18 +82,22 @@ class SlotAllocator:
         if not len(blocks):
             return starts
         edges = np.flatnonzero(np.diff(self._whole(unit).astype(np.int8), prepend=0, append=0))
-        gaps = [(begin - end, begin) for begin, end in edges.reshape(-1, 2).tolist()]
-        heapq.heapify(gaps)
+        begins, sizes = edges[::2], np.diff(edges)[::2]
         long = np.flatnonzero(blocks > 1)
+        wide = sizes > 1
+        gaps = list(zip((-sizes[wide]).tolist(), begins[wide].tolist(), strict=True)) if len(long) else []
+        heapq.heapify(gaps)
         for run in long[np.argsort(-blocks[long], kind="stable")].tolist():
             wanted = int(blocks[run])
             if gaps and -gaps[0][0] >= wanted:
                 size, begin = gaps[0]
                 starts[run] = begin * unit
+                self._free[begin * unit : (begin + wanted) * unit] = False
                 heapq.heapreplace(gaps, (size + wanted, begin + wanted))
-        left = np.sort(np.array([at for size, begin in gaps for at in range(begin, begin - size)], np.int64))
-        short = np.flatnonzero(blocks == 1)[: len(left)]
-        starts[short] = left[: len(short)] * unit
+        short = np.flatnonzero(blocks == 1)
+        if len(short):
+            left = np.flatnonzero(self._whole(unit))[: len(short)]
+            starts[short[: len(left)]] = left * unit
         return starts
 
     def _scattered(self, unit: int) -> Ints:

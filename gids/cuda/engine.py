@@ -350,7 +350,7 @@ class CudaEngine(Engine):
                     policy=options.policy,
                     window=options.pipeline.window,
                     host_buffer=host,
-                    group_rows=limits[key] // table.row_bytes,
+                    group_rows=min(limits[key] // table.row_bytes, in_flight * table.num_rows),
                     seed=options.seed,
                 )
                 found = reader.notes if isinstance(reader, StagedReader) else ""
