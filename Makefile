@@ -57,5 +57,5 @@ $(VENV)/.tests: $(VENV)/.base requirements.txt $(wildcard tests/requirements*.tx
 	.ci/packages liburing-dev doctest-dev fio chromium qemu-system-x86
 	$(PIP) -r requirements.txt -r tests/requirements.txt
 	$(PIP) --no-deps -r tests/requirements-nodeps.txt
-	for name in cuda12 cupy; do $(PIP) --no-deps --upgrade --target $(VENV)/$$name -r tests/requirements-$$name.txt; done
+	for name in cuda12 cupy; do $(PIP) --no-deps --upgrade --target $(VENV)/$$name -r tests/requirements-$$name.txt || exit 1; done
 	touch $@
