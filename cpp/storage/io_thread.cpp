@@ -12,8 +12,8 @@ namespace {
 
 constexpr size_t kClaimReads = 64;
 // Completions waited for at once: fewer wake-ups and doorbells, each of which leaves a virtual machine, while the queue
-// stays nearly full. At least so many, and of a deep queue an eighth.
-constexpr size_t kReapBatch = 16, kReapShare = 8;
+// stays nearly full: a quarter of it, within these bounds.
+constexpr size_t kReapLeast = 16, kReapMost = 32, kReapShare = 4;
 constexpr uint64_t kPoolBytes = 512 << 10;  // copies of a reaped batch below this are faster done than handed over
 constexpr size_t kAhead = 2;                // reads whose rows are fetched into the cache before they are copied
 constexpr auto kSlice = Microseconds(100'000);
@@ -53,7 +53,8 @@ void IoThread::run() {
 
 // With more work to submit, a batch; at the end of the work, all that is left up to a batch.
 size_t IoThread::wanted() const {
-    return std::clamp<size_t>((in_flight_ - stuck_) / 2, 1, std::max(kReapBatch, slots_.size() / kReapShare));
+    const size_t batch = std::clamp(slots_.size() / kReapShare, kReapLeast, kReapMost);
+    return std::clamp<size_t>((in_flight_ - stuck_) / 2, 1, batch);
 }
 
 bool IoThread::claim() {

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gids.bench.fio import best_shape, fio_engine, rates_of, require_fio, run_fio
+from gids.bench.fio import Shape, best_shape, fio_engine, rates_of, require_fio, run_fio
 from gids.bench.harness import Bar, Measurement, Report
 from gids.errors import DatasetError
 from gids.storage import RowReader, StorageOptions
@@ -180,10 +180,11 @@ def best_shape_of_ours(setting: Setting, row_bytes: int) -> tuple[int, int]:
             return single.run()
 
     rates = rates_of(SHAPES, rate)
-    counts = {threads for _, threads in SHAPES}
+    best: dict[int, Shape] = {}  # by threads
+    for shape in sorted(SHAPES, key=lambda shape: statistics.median(rates[shape])):
+        best[shape[1]] = shape
     # As in the probe: a second thread takes processor time from whoever trains, and must bring more than noise.
-    threads = fewest_threads({n: max(rates[shape] for shape in SHAPES if shape[1] == n) for n in counts})
-    return max((shape for shape in SHAPES if shape[1] == threads), key=lambda shape: rates[shape])
+    return best[fewest_threads({threads: rates[shape] for threads, shape in best.items()})]
 
 
 def random_rows(setting: Setting, row_bytes: int) -> Result:

@@ -59,10 +59,10 @@ def run_fio(path: Path, rw: str, block_bytes: int, depth: int, jobs: int, second
     return FioResult(read["iops"], read["bw_bytes"], busy_us / max(1, read["total_ios"]))
 
 
-def rates_of(shapes: Sequence[Shape], rate: Callable[[Shape], float]) -> dict[Shape, float]:
-    """Give the median rate of every shape over three turns, up and down: one slow moment of the disk must not decide."""
+def rates_of(shapes: Sequence[Shape], rate: Callable[[Shape], float]) -> dict[Shape, list[float]]:
+    """Give the rates of every shape in three turns, up and down: one slow moment of the disk must not decide."""
     turns = [{shape: rate(shape) for shape in turn} for turn in (shapes, shapes[::-1], shapes)]
-    return {shape: statistics.median(turn[shape] for turn in turns) for shape in shapes}
+    return {shape: [turn[shape] for turn in turns] for shape in shapes}
 
 
 def best_shape(path: Path, rw: str, block_bytes: int, seconds: float, *, quick: bool) -> tuple[int, int]:
@@ -70,4 +70,4 @@ def best_shape(path: Path, rw: str, block_bytes: int, seconds: float, *, quick: 
     if quick:
         return SHAPES[0]
     rates = rates_of(SHAPES, lambda shape: run_fio(path, rw, block_bytes, shape[0], shape[1], seconds).iops)
-    return max(rates, key=lambda shape: rates[shape])
+    return max(rates, key=lambda shape: statistics.median(rates[shape]))

@@ -65,15 +65,19 @@ def thread_counts() -> tuple[int, ...]:
     return tuple(n for n in (1, 2, 4) if n <= (os.cpu_count() or 1))
 
 
-def fewest_threads(rates: Mapping[int, float]) -> int:
-    """Give the fewest threads to whose rate no other number adds more than :data:`THREAD_GAIN`.
+def fewest_threads(rates: Mapping[int, Sequence[float]]) -> int:
+    """Give the fewest threads to which no larger number adds more than :data:`THREAD_GAIN`, and not by chance.
 
     Parameters
     ----------
-    rates : mapping from int to float
-        Reads per second by number of threads, medians of trials that took turns.
+    rates : mapping from int to sequence of float
+        Reads per second by number of threads, of trials that took turns. The gain has to show in three of four of them.
     """
-    return min(count for count, rate in rates.items() if rate * THREAD_GAIN >= max(rates.values()))
+
+    def gain(few: int, many: int) -> float:
+        return float(np.quantile(np.divide(rates[many], rates[few]), 0.25))
+
+    return min(few for few in rates if all(gain(few, many) <= THREAD_GAIN for many in rates if many > few))
 
 
 def warm(path: Path, most_bytes: int, seconds: float, engine: str = "auto") -> int:
@@ -227,12 +231,10 @@ def probe(
     each = seconds / (len(counts) + len(DEPTHS) + 2 * len(BLOCKS))
     with probe_file(path, scratch_bytes) as file:
         region = warm(file, REGION_BYTES, seconds / 2, engine)
-        by_threads = _medians(
-            _passes(counts, ROUNDS, lambda n: _rate(file, region, 4096, DEPTHS[-1], n, each / ROUNDS, engine))
-        )
-        for threads, rate in zip(counts, by_threads, strict=True):
+        passes = _passes(counts, ROUNDS, lambda n: _rate(file, region, 4096, DEPTHS[-1], n, each / ROUNDS, engine))
+        for threads, rate in zip(counts, _medians(passes), strict=True):
             progress(f"4 KiB with {threads} threads: {rate:,.0f} reads/s")
-        threads = fewest_threads(dict(zip(counts, by_threads, strict=True)))
+        threads = fewest_threads(dict(zip(counts, zip(*passes, strict=True), strict=True)))
         by_depth = _medians(
             depth_passes(file, region, threads=threads, rounds=ROUNDS, seconds=each * len(DEPTHS), engine=engine)
         )
