@@ -29,7 +29,7 @@ CONFIG = {
         "batch_size": 1024,
         "batches": 48,
         "slow_batches": 3,
-        "slow_warm": 20,
+        "slow_warm": 12,
         "plain_rows": 1500,
         "rounds": 5,
         "limit": "768MiB",
