@@ -37,7 +37,7 @@ FIGURES = Path(__file__).parent / "figures"
 SCALES = ("full", "tiny")
 PAGE_CACHE = (
     "gids reads past the page cache (O_DIRECT); contenders that map or pread use it within their memory limit, each "
-    "on a copy of the file of its own that is dropped from the cache before it starts"
+    "on a copy of the file of its own that is dropped from the cache before it starts, then read from end to beginning within its limit"
 )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import gids
+from experiments.baselines import page_cache
 from gids.errors import GidsError
 from gids.sampling import NeighborSampler, SampleKey, Topology
 
@@ -37,6 +38,7 @@ def open_topology(dataset: gids.Dataset, kind: str, mapped: Path | None = None) 
         return Topology.from_dataset(dataset)
     table = dataset.indices_table()
     assert mapped is not None
+    page_cache.fill(mapped)
     with mapped.open("rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
     mapping.madvise(mmap.MADV_RANDOM)

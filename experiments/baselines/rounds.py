@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from experiments.baselines import page_cache
 from experiments.baselines.checksum import hashes_path
 from experiments.baselines.contender import Contender
 from experiments.baselines.hashing import batch_hash, combine
@@ -48,6 +49,8 @@ class Rounds:
         self._trainer: Trainer | None = None
 
     def warm_up(self, epoch: int, batches: int, rows: int | None) -> dict[str, Any]:
+        if self.contender.PAGE_CACHE:
+            page_cache.fill(self.contender.job.feature_path(self.contender.dataset))
         digests = {b.index: self._verify(b) for b in self.contender.batches(epoch, batches, rows)}
         self.contender.reset()
         return {"digest": f"{combine(np.array([digests[i] for i in sorted(digests)], np.uint64)):016x}"}

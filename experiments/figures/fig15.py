@@ -27,7 +27,7 @@ CONFIG = {
         "batch_size": 1024,
         "batches": 24,
         "mapped_batches": 2,
-        "mapped_warm": 12,
+        "mapped_warm": 6,
         "rounds": 3,
         "limit": "768MiB",
     },

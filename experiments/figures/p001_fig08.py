@@ -29,7 +29,7 @@ CONFIG = {
         "batch_size": 1024,
         "batches": 16,
         "mapped_batches": 2,
-        "mapped_warm": 12,
+        "mapped_warm": 6,
         "rounds": 3,
         "limit": "640MiB",
     },

@@ -5,7 +5,7 @@ import pytest
 
 import gids
 from experiments import tables
-from experiments.baselines import CONTENDERS, Job
+from experiments.baselines import CONTENDERS, Job, page_cache
 from experiments.baselines.hashing import batch_hash, combine, row_hashes
 from experiments.baselines.race import PROCESS_BYTES, Turn, race
 from experiments.baselines.rounds import Rounds
@@ -47,6 +47,16 @@ def test_every_contender_gives_the_rows_of_its_nodes(name, job):
                 assert int(src.max()) == count - 1  # the last source is there because an edge needs it
     finally:
         rounds.contender.close()
+
+
+def test_the_page_cache_is_filled_from_the_end(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(10))
+    seen = []
+    monkeypatch.setattr(page_cache, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(page_cache.os, "pread", lambda descriptor, count, offset: seen.append((count, offset)))
+    page_cache.fill(path)
+    assert seen == [(4, 8), (4, 4), (4, 0)]
 
 
 def test_wrong_bytes_are_found(job):
