@@ -8,11 +8,13 @@ def _group(item: pytest.Item) -> str:
     return str(mark.args[0]) if mark else item.location[0]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Group by file what has no group, so that a file's fixtures are made once."""
+    if item.get_closest_marker("xdist_group") is None:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group by file what has no group, so that a file's fixtures are made once; groups with slow tests come first."""
+    """Begin with the groups that have slow tests, so that none is still at work when the others are done."""
     slow = {_group(item) for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: _group(item) not in slow)
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(_group(item)))

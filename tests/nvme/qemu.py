@@ -50,7 +50,7 @@ class Machine:
         # Without a sanitizer's runtime that the test itself may run under.
         environment = {key: value for key, value in os.environ.items() if key != "LD_PRELOAD"}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while True:
             try:
                 if connect:

@@ -30,7 +30,7 @@ def nothing_left():
     files = open_files()
     yield
     gc.collect()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while (gids_threads() or open_files() > files) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert gids_threads() == []

@@ -25,7 +25,7 @@ def seeds(count=10):
     return [[i, (i * 7 + 3) % 1000] for i in range(count)]
 
 
-def wait_until(condition, seconds=5.0):
+def wait_until(condition, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "timed out"
@@ -114,7 +114,7 @@ def test_out_of_order_delivers_what_is_ready():
 
     def sample(s):
         if s[0] == 0:
-            assert slow.wait(5)
+            assert slow.wait(60)
         return work(s)
 
     options = PipelineOptions(in_order=False, sample_workers=2, window=1, max_group=1)
@@ -188,7 +188,7 @@ def test_collected_on_one_of_its_own_threads():
 
     def sample(s):
         if s[0] == 30:
-            assert dropped.wait(5)
+            assert dropped.wait(60)
             gc.collect()
         return work(s)
 
@@ -218,7 +218,7 @@ def test_channel_stop_wakes_both_ends():
     thread.start()
     time.sleep(0.02)
     channel.stop()
-    thread.join(5)
+    thread.join(60)
     assert outcomes == ["stopped"]
     with pytest.raises(Stopped):
         channel.get()

@@ -139,7 +139,8 @@ def test_a_failing_epoch_delivers_no_wrong_row(graph, memory, tmp_path):
 
 
 INTERRUPTED = """
-import sys, time, gids
+import signal, sys, time, gids
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background may have it ignored
 loader = gids.Loader(sys.argv[1], "train", fanouts=[4, 4], batch_size=4, budget="64MiB")
 try:
     while True:
@@ -160,17 +161,20 @@ except KeyboardInterrupt:
 def test_ctrl_c_returns_within_a_second(graph, where):
     command = [sys.executable, "-c", INTERRUPTED, str(graph.path), where]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "batch\n"
-        drain = threading.Thread(target=lambda: lines.extend(process.stdout))
-        lines = []
-        drain.start()
-        begin = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        drain.join(20)
-        took = time.monotonic() - begin
-        assert process.wait(20) == 0
-    assert lines[-1] == "interrupted []\n"
-    assert took < 5, "a second on an idle machine; these tests share theirs"
+        late = threading.Timer(60, process.kill)
+        try:
+            assert process.stdout.readline() == "batch\n"
+            late.start()
+            begin = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            *_, last = process.stdout
+            took = time.monotonic() - begin
+            assert process.wait(60) == 0
+        finally:
+            late.cancel()
+            process.kill()
+    assert last == "interrupted []\n"
+    assert took < 10, "a second on an idle machine; these tests share theirs, and the training would sleep a minute"
 
 
 UNFINISHED = """
@@ -184,7 +188,7 @@ print("end")
 
 def test_the_interpreter_ends_in_the_middle_of_an_epoch(graph):
     done = subprocess.run(
-        [sys.executable, "-c", UNFINISHED, str(graph.path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", UNFINISHED, str(graph.path)], capture_output=True, text=True, timeout=240, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
@@ -215,7 +219,7 @@ def test_fork_while_an_epoch_runs(graph, expected):
             finally:
                 os._exit(status)
         rest = list(iterator)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         done = (0, 0)
         while done[0] == 0 and time.monotonic() < deadline:
             done = os.waitpid(child, os.WNOHANG)
