@@ -21,7 +21,7 @@ from gids.errors import ConfigError
 from gids.loader import Fetched, Pipeline, PipelineOptions, PipelineRun, TableSet, Trace, Work, open_tables
 from gids.loader.dividing import weighted_shares
 from gids.loader.engine import PROFILE_MARGIN
-from gids.loader.memory import BATCHES_IN_HANDS, Allotment, Fixed, TableDemand, allot, default_budget
+from gids.loader.memory import BATCHES_IN_HANDS, Allotment, Fixed, TableDemand, allot, default_budget, held_batches
 from gids.loader.pipeline import SAMPLED_AHEAD
 from gids.loader.stages import Channel
 from gids.loader.stats import TableStats, table_stats
@@ -83,12 +83,12 @@ class Options:
     @property
     def pipeline(self) -> PipelineOptions:
         """How far stages run ahead."""
-        return PipelineOptions(self.window, self.max_group, self.groups_in_flight, self.prefetch)
+        return PipelineOptions(self.window, 1, self.max_group, self.groups_in_flight, self.prefetch)
 
     @property
     def batches_ahead(self) -> int:
         """Batches that must have been sampled beyond one for it to come out, with every stage busy."""
-        return self.window + (self.groups_in_flight + 1) * self.max_group + self.prefetch + SAMPLED_AHEAD
+        return self.window + self.max_group + self.groups_in_flight + self.prefetch + SAMPLED_AHEAD
 
 
 class Tables:
@@ -146,8 +146,8 @@ class Tables:
                 storage=options.storage,
                 policy=options.policy,
                 window=options.window,
-                group_batches=options.max_group,
-                max_group=options.max_group,
+                max_group=1,
+                rotation=options.max_group,
                 keep_outputs=options.prefetch + BATCHES_IN_HANDS,
                 seed=0,
                 pool=pool,
@@ -173,10 +173,10 @@ class Tables:
             budget,
             Fixed(staging_bytes=options.storage.staging_bytes if demand else 0, sample_bytes=sample_bytes),
             demand,
-            window=options.batches_ahead,
-            max_group=options.max_group,
+            ahead=2 * options.batches_ahead,  # as many may wait to be taken
+            planned=options.window + 1,
+            held=held_batches(options.max_group),
             prefetch=options.prefetch,
-            groups_in_flight=options.groups_in_flight,
             cache_bytes=None if options.cache is None else parse_bytes(options.cache, "cache"),
             host_bytes=host or None,
             group_bytes=None,

@@ -9,6 +9,7 @@
 #include "tiers/pagerank.hpp"
 #include "tiers/planner.hpp"
 #include "tiers/slots.hpp"
+#include "tiers/sweep.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -18,17 +19,26 @@ namespace gids {
 namespace {
 
 using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using OwnedVector = nb::ndarray<nb::numpy, int64_t, nb::ndim<1>>;
+template <class T>
+using Owned = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+using OwnedVector = Owned<int64_t>;
 
 template <class T>
 std::span<T> span_of(const nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>& array) {
     return {array.data(), array.shape(0)};
 }
 
-OwnedVector owned(std::vector<int64_t>&& values) {
-    auto* kept = new std::vector<int64_t>(std::move(values));
-    const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<int64_t>*>(p); });
-    return OwnedVector(kept->data(), {kept->size()}, owner);
+template <class T>
+Owned<T> owned(std::vector<T>&& values) {
+    auto* kept = new std::vector<T>(std::move(values));
+    const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return Owned<T>(kept->data(), {kept->size()}, owner);
+}
+
+template <class Call>
+auto without_gil(const Call& call) {
+    const nb::gil_scoped_release release;
+    return call();
 }
 
 // The entries of a RowMap as int64[2 * entries]: they may lie in memory that several processes share.
@@ -162,18 +172,40 @@ void bind_tiers(nb::module_& m) {
         .def_prop_ro("memory_bytes", &Planner::memory_bytes)
         .def("resident_rows", [](const Planner& self) { return owned(self.resident_rows()); });
 
+    nb::class_<Sweep>(m, "Sweep", "Rows that groups wait for, read region by region in one sweep after another.")
+        .def(nb::init<int64_t, int32_t>(), "num_rows"_a, "regions"_a)
+        .def(
+            "admit",
+            [](Sweep& self, const ConstVector<int64_t>& rows) {
+                const Sweep::Admitted admitted = without_gil([&] { return self.admit(span_of(rows)); });
+                return std::make_tuple(admitted.steps, admitted.new_rows);
+            },
+            "rows"_a, "Gives the steps after which all rows were read, and how many no earlier group has.")
+        .def(
+            "peak", [](const Sweep& self, const ConstVector<int64_t>& rows) { return self.peak(span_of(rows)); },
+            "rows"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("due", &Sweep::due)
+        .def(
+            "step",
+            [](Sweep& self, const ConstVector<int32_t>& slots) {
+                return owned(without_gil([&] { return self.step(span_of(slots)); }));
+            },
+            "slots"_a)
+        .def(
+            "find",
+            [](const Sweep& self, const ConstVector<int64_t>& rows, const Vector<int32_t>& slots) {
+                self.find(span_of(rows), span_of(slots));
+            },
+            "rows"_a, "slots"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("release", [](Sweep& self) { return owned(without_gil([&] { return self.release(); })); })
+        .def("clear", &Sweep::clear);
+
     m.def("row_map_entries", &map_entries_for, "keys"_a, "Entries that a row map of `keys` rows needs.");
     m.def("fill_row_map", &fill_map, "entries"_a, "rows"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("gather_rows", &gather, "pool"_a, "cache"_a, "host"_a, "group"_a, "location"_a, "out"_a, "to"_a, "from_"_a,
           "dim"_a, "row_bytes"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("admit_rows", &admit, "pool"_a, "cache"_a, "slot"_a, "group"_a, "position"_a, "row_bytes"_a,
           nb::call_guard<nb::gil_scoped_release>());
-    m.def(
-        "note_last_use",
-        [](const ConstVector<int64_t>& location, int64_t base, int16_t batch, const Vector<int16_t>& last_use) {
-            note_last_use(span_of(location), base, batch, span_of(last_use));
-        },
-        "location"_a, "base"_a, "batch"_a, "last_use"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def(
         "place_rows",
         [](const Vector<int64_t>& location, int64_t base, const ConstVector<int32_t>& slot) {

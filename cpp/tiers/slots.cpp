@@ -1,4 +1,4 @@
-// note_last_use and place_rows: one pass over a batch, checked before anything is written out of bounds.
+// place_rows: one pass over a batch, checked before anything is written out of bounds.
 #include "tiers/slots.hpp"
 
 #include <string>
@@ -14,15 +14,6 @@ namespace {
 }
 
 }  // namespace
-
-void note_last_use(std::span<const int64_t> location, int64_t base, int16_t batch, std::span<int16_t> last_use) {
-    const auto rows = static_cast<int64_t>(last_use.size());
-    for (const int64_t at : location) {
-        if (at < base) continue;
-        if (at - base >= rows) refuse(at, base + rows);
-        last_use[static_cast<size_t>(at - base)] = batch;
-    }
-}
 
 void place_rows(std::span<int64_t> location, int64_t base, std::span<const int32_t> slot) {
     const auto rows = static_cast<int64_t>(slot.size());

@@ -93,6 +93,7 @@ class CudaTableStore(TableStore):
     """Rows of one table for the pipeline, gathered on the device."""
 
     store: Any  # a CudaFeatureStore, with the same verbs
+    _late: LateGroup | None = None  # begun, and not read
 
     def plan(self, batches: list[Any], lookahead: list[Any]) -> Any:
         """Plan a group; moves no bytes."""
@@ -102,26 +103,36 @@ class CudaTableStore(TableStore):
             self.recorded.extend(torch.from_numpy(self.store.fetch.download(rows)) for rows in batches)
         return plan
 
+    def fits(self, plan: Any) -> bool:
+        """Whether a group may begin: every other one is read to its end."""
+        return True
+
     def begin(self, plan: Any) -> Any:
         """Prepare to read a group; device memory is taken when it is read."""
-        return LateGroup(plan)
+        self._late = LateGroup(plan)
+        return self._late
 
-    def pieces(self, pending: Any) -> list[int]:
-        """Memory that the group takes: it is read in one piece."""
-        return [self.store.bytes_of(pending.plan)]
+    def step_bytes(self) -> int:
+        """Memory that the group takes: it is read in one step."""
+        return 0 if self._late is None else int(self.store.bytes_of(self._late.plan))
 
-    def read(self, pending: Any) -> None:
+    def step(self) -> None:
         """Begin to read the group."""
-        pending.start(self.store)
+        if self._late is not None:
+            self._late.start(self.store)
+            self._late = None
+
+    def underway(self, pending: Any) -> bool:
+        """Whether every read of a group has begun."""
+        return pending.started is not None
 
     def gather(self, pending: Any, batch: int) -> Any:
         """Queue the gather of one batch; waits for the disk, not for the device."""
         return self.store.gather(pending.started, batch, self.dtype)
 
-    def freed(self, pending: Any, batch: int) -> int:
-        """Memory that is free now that a batch was gathered."""
-        last = batch == len(pending.plan.batches) - 1
-        return int(self.store.bytes_of(pending.plan)) if last else 0
+    def freed(self, pending: Any) -> int:
+        """Memory that the last batch of a group gave back."""
+        return int(self.store.bytes_of(pending.plan))
 
     def close(self) -> None:
         """Give files and memory back."""
@@ -252,7 +263,7 @@ class CudaEngine(Engine):
     def _divide(self, sample_bytes: int) -> Division:
         allotment, ahead = self._allot(sample_bytes), self.options.pipeline
         shares = weighted_shares(allotment, self.demand, self.tables)
-        return Division(allotment, shares, ahead.window, ahead.max_group, ahead.max_group)
+        return Division(allotment, shares, ahead.window, ahead.max_group)
 
     def _allot(self, sample_bytes: int) -> Allotment:
         options, pipeline = self.options, self.options.pipeline
@@ -268,10 +279,11 @@ class CudaEngine(Engine):
                 self.budget.limit - scratch,
                 Fixed(sample_bytes=sample_bytes),
                 self.demand,
-                window=pipeline.window,
-                max_group=pipeline.max_group,
+                # One group waits to be planned while another waits to be gathered.
+                ahead=pipeline.window + 2 * pipeline.max_group + 3,
+                planned=pipeline.window + pipeline.max_group,
+                held=pipeline.max_group * pipeline.groups_in_flight,
                 prefetch=pipeline.prefetch,
-                groups_in_flight=pipeline.groups_in_flight,
                 cache_bytes=options.cache_bytes,
                 host_bytes=0,
                 group_bytes=options.group_bytes,

@@ -14,6 +14,7 @@ memory depends on the graph, so :func:`gids.tiers.split_budget` tries them on a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 
@@ -22,15 +23,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gids.loader.memory import Allotment, Fixed, TableDemand, allot
+from gids.loader.memory import Allotment, Fixed, TableDemand, allot, held_batches
 from gids.storage import DeviceCurve
+from gids.storage.curve import DEFAULT_CURVE
 from gids.table import RowTable
-from gids.tiers import HotRows, TableProfile, TableShare, split_budget
+from gids.tiers import AccessModel, HotRows, TableProfile, TableShare, split_budget
 from gids.tiers.budget import cache_bytes, host_bytes, rows_within
 
-#: Scratch for one row of one batch of a group that is planned, and what its plan keeps until it is gathered: two sort
-#: buffers of 16 bytes, its state, its location, its slot, its turn to leave.
+#: What is kept for one row of a batch that is planned and not gathered: its location, its place among the rows that are
+#: read, twice, its slot; and scratch for planning it, two sort buffers of 16 bytes.
 PLAN_ROW_BYTES = 64
+#: Sampled batches in channels and in the hands of a stage.
+SAMPLES_ON_THE_WAY = 5
+#: Share of the device's peak that the accesses of a step aim for.
+EFFICIENCY = 0.95
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,10 @@ class Division:
         Parts of the whole loader.
     shares : dict of table key to TableShare
         Rows of cache and host buffer, and memory for groups, of every table.
-    window, group_batches, max_group : int
-        Batches to look ahead, to read together where they fit, and to read together at most.
+    window, max_group : int
+        Batches to look ahead, and to plan as one group.
+    rotation : int
+        Groups that share each read.
     disk_share : float
         Of the rows that batches ask for, those that the profile expects to be read.
     reasons : tuple of str
@@ -66,8 +74,8 @@ class Division:
     allotment: Allotment
     shares: dict[Hashable, TableShare]
     window: int
-    group_batches: int
     max_group: int
+    rotation: int = 1
     disk_share: float = 1.0
     reasons: tuple[str, ...] = ()
 
@@ -85,7 +93,6 @@ def divide(
     window: int,
     max_group: int,
     prefetch: int,
-    groups_in_flight: int,
     merge_gap_bytes: int | None = None,
 ) -> Division:
     """Divide a budget between what must be there and the tiers of every table.
@@ -104,30 +111,27 @@ def divide(
         Of the device that holds the tables.
     asked : Asked
         What the user fixed.
-    window, max_group, prefetch, groups_in_flight : int
+    window, max_group, prefetch : int
         As in :class:`gids.Loader`, where the user did not fix them.
     merge_gap_bytes : int, optional
         As readers will be told.
     """
+    window = window if asked.window is None else asked.window
+    together = max_group if asked.max_group is None else asked.max_group
     plain = allot(
         budget,
         fixed,
         demand,
-        window=window if asked.window is None else asked.window,
-        max_group=max_group if asked.max_group is None else asked.max_group,
+        ahead=window + together + SAMPLES_ON_THE_WAY,
+        planned=window + together,
+        held=held_batches(together),
         prefetch=prefetch,
-        groups_in_flight=groups_in_flight,
         cache_bytes=asked.cache,
         host_bytes=asked.host,
         group_bytes=asked.groups,
     )
-    ruled = Division(
-        plain,
-        weighted_shares(plain, demand, tables),
-        window if asked.window is None else asked.window,
-        max_group if asked.max_group is None else asked.max_group,
-        max_group if asked.max_group is None else asked.max_group,
-    )
+    rows = sum(need.rows for need in demand.values())
+    ruled = Division(plain, weighted_shares(plain, demand, tables), window, *grouped(together, rows, curve))
     if None not in (asked.cache, asked.host, asked.groups):
         return replace(ruled, reasons=("cache, host buffer and groups as asked for",))
     if all(share.cache_rows == tables[key].num_rows for key, share in ruled.shares.items()):
@@ -137,7 +141,7 @@ def divide(
         return replace(ruled, reasons=("divided by rule: there were no two batches to learn from",))
     outputs, ranked = plain.outputs, hot()
     split = split_budget(
-        budget - fixed.topology_bytes - fixed.labels_bytes - outputs - 3 * fixed.sample_bytes,
+        budget - fixed.topology_bytes - fixed.labels_bytes - outputs - SAMPLES_ON_THE_WAY * fixed.sample_bytes,
         {key: TableProfile(tables[key], profiled[key], ranked.get(key, NeverHot())) for key in tables},
         curve,
         cache=asked.cache,
@@ -145,10 +149,8 @@ def divide(
         group=asked.groups,
         staging=asked.staging,
         window=asked.window,
-        max_group=max_group if asked.max_group is None else asked.max_group,
-        groups_in_flight=1,  # they share an arena
-        # One group waits to be planned while another waits to be gathered.
-        sample_bytes=2 * fixed.sample_bytes + PLAN_ROW_BYTES * sum(need.rows for need in demand.values()),
+        max_group=together,
+        sample_bytes=fixed.sample_bytes + PLAN_ROW_BYTES * rows,
         merge_gap_bytes=merge_gap_bytes,
     )
     shares = split.tables
@@ -157,22 +159,30 @@ def divide(
         fixed.topology_bytes,
         fixed.labels_bytes,
         split.staging_bytes,
-        split.waiting_bytes + 3 * fixed.sample_bytes,
+        split.waiting_bytes + SAMPLES_ON_THE_WAY * fixed.sample_bytes,
         outputs,
         sum(share.group_bytes for share in shares.values()),
         sum(host_bytes(share.host_rows, tables[key].row_bytes) for key, share in shares.items()),
         sum(cache_bytes(share.cache_rows, tables[key].row_bytes) for key, share in shares.items()),
     )
-    rows = sum(need.rows for need in demand.values())
     return Division(
         allotment,
         shares,
         split.window,
-        split.group_batches,
-        max(split.group_batches, asked.max_group or 1),
+        *grouped(split.group_batches, split.disk_rows, curve),
         min(1.0, split.disk_rows / max(rows, 1)),
         split.reasons,
     )
+
+
+def grouped(together: int, rows: float, curve: DeviceCurve | None) -> tuple[int, int]:
+    """Divide the batches that share each read into groups that keep the device busy: (batches in a group, groups).
+
+    A step reads about as many rows as one group needs, ``rows`` for each of its batches.
+    """
+    accesses = AccessModel.from_curve(DEFAULT_CURVE if curve is None else curve).accesses_for(EFFICIENCY)
+    size = min(together, max(1, math.ceil(accesses / max(rows, 1.0))))
+    return size, together // size
 
 
 class NeverHot:

@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 #: Batches sampled before the first epoch, to learn what batches need and what of it they share: so many, or as many as
 #: ask for so many rows together.
-PROFILED_BATCHES = 32
-PROFILED_ROWS = 4 << 20
+PROFILED_BATCHES = 64
+PROFILED_ROWS = 8 << 20
 #: Memory that the device writes to, for each array of a graph that stays on disk.
 TOPOLOGY_STAGING_BYTES = 4 << 20
 #: Batches differ; the profile's largest is taken for this much more.
@@ -124,7 +124,12 @@ class Engine:
         self.table_set = self._open()
         self.profiled = {}  # has served, like the rankings
         self.__dict__.pop("rankings", None)
-        ahead = replace(options.pipeline, window=self.division.window, max_group=self.division.max_group)
+        ahead = replace(
+            options.pipeline,
+            window=self.division.window,
+            max_group=self.division.max_group,
+            rotation=self.division.rotation,
+        )
         self.pipeline = Pipeline(self.table_set.stores, ahead, self.table_set.grouping, self.trace)
 
     def _open_topology(self) -> Topology:
@@ -209,7 +214,6 @@ class Engine:
             window=pipeline.window,
             max_group=pipeline.max_group,
             prefetch=pipeline.prefetch,
-            groups_in_flight=pipeline.groups_in_flight,
             merge_gap_bytes=self.storage.merge_gap_bytes,
         )
 
@@ -262,8 +266,8 @@ class Engine:
             storage=replace(self.storage, staging_bytes=max(1, division.allotment.staging)),
             policy=options.policy,
             window=division.window,
-            group_batches=division.group_batches,
             max_group=division.max_group,
+            rotation=division.rotation,
             keep_outputs=options.pipeline.prefetch + BATCHES_IN_HANDS,
             seed=options.seed,
             pool=self.pool,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 STATE_VERSION = 1
 #: Where no profile chooses: the tables fit in memory, or the user fixed all the rest.
 DEFAULT_WINDOW = 16
-DEFAULT_MAX_GROUP = 16
+DEFAULT_MAX_GROUP = 32
 #: Engines that a forked child inherited. Their threads do not exist there, so they are neither used nor destroyed.
 _INHERITED: list[Engine] = []
 
@@ -83,7 +83,7 @@ class Loader(IterableDataset[Batch]):
         Batches that are sampled ahead of the group being planned, so that the cache knows what is coming; by default
         chosen by the profile.
     max_group : int, optional
-        Most batches whose rows are read together; by default the profile chooses, up to 16.
+        Most batches whose rows are read together; by default the profile chooses, up to 32.
     storage : StorageOptions or str, optional
         How to read; a string names the engine.
     seed : int

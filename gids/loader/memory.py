@@ -100,29 +100,50 @@ def local_processes() -> int:
     return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
+def held_batches(together: int) -> int:
+    """Give the batches whose rows are in memory at once where ``together`` batches share each read.
+
+    They began at different times, so half of their rows are there; one batch is gathered while the next step is read.
+    """
+    return together // 2 + 2 if together > 1 else 1
+
+
 def allot(
     budget: int,
     fixed: Fixed,
     demand: Mapping[Hashable, TableDemand],
     *,
-    window: int,
-    max_group: int,
+    ahead: int,
+    planned: int,
+    held: int,
     prefetch: int,
-    groups_in_flight: int,
     cache_bytes: int | None,
     host_bytes: int | None,
     group_bytes: int | None,
 ) -> Allotment:
     """Divide ``budget``; what the user fixed (not None) is kept, the rest is shared out.
 
-    Rows that several batches need are read once when the batches are in one group, and not at all when they stay in
+    Rows that several batches need are read once when the batches are read together, and not at all when they stay in
     the cache: see :data:`GROUP_SHARE`.
+
+    Parameters
+    ----------
+    budget, fixed, demand : int, Fixed, mapping of table key to TableDemand
+        What there is, what is needed in any case, and what each batch asks for.
+    ahead : int
+        Batches that are sampled and not delivered.
+    planned : int
+        Batches of which the planner keeps every row.
+    held : int
+        Batches whose rows are in memory at once, at most, see :func:`held_batches`.
+    prefetch : int
+        As in :class:`gids.Loader`.
+    cache_bytes, host_bytes, group_bytes : int, optional
+        What the user fixed.
     """
     batch = sum(table.rows * table.row_bytes for table in demand.values())
     outputs = sum(table.rows * table.out_row_bytes for table in demand.values()) * (prefetch + BATCHES_IN_HANDS)
-    planned = sum(table.rows for table in demand.values()) * WINDOW_ROW_BYTES
-    # One group waits to be planned while another waits to be gathered.
-    samples = fixed.sample_bytes * (window + 2 * max_group + 3) + planned * (window + max_group)
+    samples = fixed.sample_bytes * ahead + sum(table.rows for table in demand.values()) * WINDOW_ROW_BYTES * planned
     rest = budget - fixed.topology_bytes - fixed.labels_bytes - fixed.staging_bytes - samples - outputs
     asked = (cache_bytes or 0) + (host_bytes or 0)
     least_groups = max(batch, group_bytes or 0)
@@ -131,7 +152,7 @@ def allot(
             "topology": fixed.topology_bytes,
             "labels": fixed.labels_bytes,
             "staging": fixed.staging_bytes,
-            f"{window + 2 * max_group + 3} sampled batches": samples,
+            f"{ahead} sampled batches": samples,
             f"{prefetch + BATCHES_IN_HANDS} batches in delivery": outputs,
             "rows being read": least_groups,
             "cache": cache_bytes or 0,
@@ -143,17 +164,12 @@ def allot(
             f"budget must be at least {format_bytes(least)} ({least} bytes): {listed} (got {format_bytes(budget)})"
         )
     rest -= asked
-    # More than max_group batches in each group in flight would never be used.
-    groups = (
-        min(batch * max_group * groups_in_flight, max(batch, int(rest * GROUP_SHARE)))
-        if group_bytes is None
-        else group_bytes
-    )
+    groups = min(batch * held, max(batch, int(rest * GROUP_SHARE))) if group_bytes is None else group_bytes
     host = host_bytes or 0
     whole = sum(table.num_rows * (table.row_bytes + table.slot_overhead_bytes) for table in demand.values())
     cache = min(rest - groups, whole) if cache_bytes is None else cache_bytes
     if group_bytes is None and cache_bytes is None and cache == whole:
-        groups = min(batch * max_group * groups_in_flight, rest - cache)
+        groups = min(batch * held, rest - cache)
     return Allotment(
         budget,
         fixed.topology_bytes,

@@ -50,20 +50,26 @@ class Store(Protocol):
     def plan(self, batches: list[torch.Tensor], lookahead: list[torch.Tensor]) -> Any:
         """Decide where every row of a group comes from; moves no bytes."""
 
+    def fits(self, plan: Any) -> bool:
+        """Whether the group may begin beside those that are not read to their end, and none of them will wait for room."""
+
     def begin(self, plan: Any) -> Pending:
-        """Prepare to read what the plan needs from disk; takes no memory for rows yet."""
+        """Let the group take part in the next steps; takes no memory for rows yet."""
 
-    def pieces(self, pending: Any) -> list[int]:
-        """Memory that each :meth:`read` of the group takes, in order; none where nothing is read."""
+    def step_bytes(self) -> int:
+        """Memory that the next :meth:`step` takes."""
 
-    def read(self, pending: Any) -> None:
-        """Begin to read the next piece of the group."""
+    def step(self) -> None:
+        """Begin to read the next part of what the groups need."""
+
+    def underway(self, pending: Any) -> bool:
+        """Whether every read of the group has begun."""
 
     def gather(self, pending: Any, batch: int) -> torch.Tensor:
         """Give the rows of one batch of the group, in order; waits for the disk."""
 
-    def freed(self, pending: Any, batch: int) -> int:
-        """Memory that :meth:`gather` of that batch gave back; over a group as much as its pieces took."""
+    def freed(self, pending: Any) -> int:
+        """Memory that a group gave back with its last batch."""
 
     def reset(self) -> None:
         """Forget what was planned and cached, after a run that did not gather all it had planned."""
@@ -131,8 +137,10 @@ class PipelineOptions:
         Batches sampled beyond the group that is being planned; the cache policy sees their rows.
     max_group : int
         Most batches in one group.
+    rotation : int
+        Groups that share each read: a group's rows are read in so many steps, each for all groups under way.
     groups_in_flight : int
-        Groups whose rows are being read or gathered at once, each with a buffer of its own.
+        Groups that are read to their end, or about to be, and wait to be gathered.
     prefetch : int
         Batches that are finished, or being made, while the consumer works on another.
     in_order : bool
@@ -145,6 +153,7 @@ class PipelineOptions:
 
     window: int = 16
     max_group: int = 8
+    rotation: int = 1
     groups_in_flight: int = 2
     prefetch: int = 2
     in_order: bool = True
@@ -152,7 +161,7 @@ class PipelineOptions:
     sample_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        rules = {"window": 0, "max_group": 1, "groups_in_flight": 1, "prefetch": 1, "sample_workers": 1}
+        rules = {"window": 0, "max_group": 1, "rotation": 1, "groups_in_flight": 1, "prefetch": 1, "sample_workers": 1}
         for name, least in rules.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} must be at least {least} (got {getattr(self, name)})")
@@ -218,7 +227,7 @@ class Pipeline:
         """
         options, run = self.options, Run(name)
         room = _Room(
-            run.permits(options.groups_in_flight),
+            run.permits(options.rotation + options.groups_in_flight - 1),
             {key: run.permits(store.group_bytes) for key, store in self.stores.items()},
         )
         unfinished = _Unfinished(self.stores)
@@ -251,6 +260,7 @@ class Pipeline:
 
     def _plan(self, samples: Iterator[Work], room: _Room, unfinished: _Unfinished) -> Iterator[_Group]:
         waiting: deque[Work] = deque()
+        active: deque[_Group] = deque()  # begun, and some of their reads are not
         more = True
         while True:
             while more and len(waiting) < self.options.max_group + self.options.window:
@@ -260,34 +270,39 @@ class Pipeline:
                 else:
                     waiting.append(work)
             if not waiting:
+                while active:
+                    yield from self._step(active, room)
                 return
-            size = self.grouping.size(list(waiting)[: self.options.max_group])
-            works = [waiting.popleft() for _ in range(size)]
+            works = [waiting.popleft() for _ in range(self.grouping.size(list(waiting)[: self.options.max_group]))]
             lookahead = list(waiting)[: self.options.window]
-            room.groups.acquire()
             group = unfinished.begin(_Group(works, {}, {}))
-            for key, store in self.stores.items():
-                wanted = [number for number, work in enumerate(works) if key in work.rows]
-                with self.trace.span("plan", table=str(key), batches=size, first=works[0].index):
-                    plan = store.plan(
-                        [works[number].rows[key] for number in wanted],
-                        [work.rows[key] for work in lookahead if key in work.rows],
-                    )
-                    group.position[key] = {number: batch for batch, number in enumerate(wanted)}
-                    unfinished.started(group, key, store.begin(plan))
-            self._read(group, room)
-            yield group
+            plans = {key: self._plan_table(key, group, lookahead) for key in self.stores}
+            while active and not all(self.stores[key].fits(plan) for key, plan in plans.items()):
+                yield from self._step(active, room)
+            room.groups.acquire()
+            for key, plan in plans.items():
+                unfinished.started(group, key, self.stores[key].begin(plan))
+            active.append(group)
+            yield from self._step(active, room)
 
-    def _read(self, group: _Group, room: _Room) -> None:
-        """Begin every read of a group, each when there is room for it; tables take turns, or one would wait for all."""
-        steps = []
-        for turn, (key, pending) in enumerate(group.pending.items()):
-            sizes = self.stores[key].pieces(pending)
-            steps += [((number + 1) / len(sizes), turn, key, size) for number, size in enumerate(sizes)]
-        for _, _, key, size_bytes in sorted(steps, key=lambda step: step[:2]):
+    def _plan_table(self, key: TableKey, group: _Group, lookahead: list[Work]) -> Any:
+        wanted = [number for number, work in enumerate(group.works) if key in work.rows]
+        group.position[key] = {number: batch for batch, number in enumerate(wanted)}
+        with self.trace.span("plan", table=str(key), batches=len(group.works), first=group.works[0].index):
+            return self.stores[key].plan(
+                [group.works[number].rows[key] for number in wanted],
+                [work.rows[key] for work in lookahead if key in work.rows],
+            )
+
+    def _step(self, active: deque[_Group], room: _Room) -> Iterator[_Group]:
+        """Begin to read the next part for all groups, when there is room for it; give those whose reads have all begun."""
+        for key, store in self.stores.items():
+            size_bytes = store.step_bytes()
             room.tables[key].acquire(size_bytes)
             with self.trace.span("start", table=str(key), bytes=size_bytes):
-                self.stores[key].read(group.pending[key])
+                store.step()
+        while active and all(self.stores[key].underway(pending) for key, pending in active[0].pending.items()):
+            yield active.popleft()
 
     def _fetch(
         self, groups: Iterator[_Group], ready: Permits, room: _Room, unfinished: _Unfinished
@@ -303,7 +318,8 @@ class Pipeline:
                     with self.trace.span("fetch", batch=work.index, table=str(key), rows=len(work.rows[key])):
                         pending, batch = group.pending[key], group.position[key][number]
                         rows[key] = self.stores[key].gather(pending, batch)
-                        room.tables[key].release(self.stores[key].freed(pending, batch))
+                        if batch == len(group.position[key]) - 1:
+                            room.tables[key].release(self.stores[key].freed(pending))
                 if number == last:
                     unfinished.end(group)
                     room.groups.release()

@@ -13,7 +13,7 @@ from torch import Tensor
 from gids._native import ThreadPool
 from gids.loader.buffers import BufferPool
 from gids.loader.grouping import AccumulatedGroups
-from gids.loader.memory import TableDemand
+from gids.loader.memory import TableDemand, held_batches
 from gids.loader.shared import SharedTensor
 from gids.storage import RowReader, StorageOptions, load_curve
 from gids.storage.curve import DEFAULT_CURVE
@@ -75,26 +75,34 @@ class TableStore:
             self.recorded.extend(batches)
         return plan
 
+    def fits(self, plan: GroupPlan) -> bool:
+        """Whether a group may begin beside those that are not read to their end."""
+        return self.store.fits(plan)
+
     def begin(self, plan: GroupPlan) -> PendingGroup:
-        """Prepare to read a group."""
+        """Let a group take part in the next steps."""
         return self.store.begin(plan)
 
-    def pieces(self, pending: PendingGroup) -> list[int]:
-        """Memory that each piece of the group takes."""
-        return [(last - first) * self.store.table.row_bytes for first, last in pending.pieces]
+    def step_bytes(self) -> int:
+        """Memory that the next step takes."""
+        return self.store.step_bytes()
 
-    def read(self, pending: PendingGroup) -> None:
-        """Begin to read the next piece of a group."""
-        self.store.read(pending)
+    def step(self) -> None:
+        """Begin to read the next part of the table for all groups."""
+        self.store.step()
+
+    def underway(self, pending: PendingGroup) -> bool:
+        """Whether every read of a group has begun."""
+        return pending.underway
 
     def gather(self, pending: PendingGroup, batch: int) -> Tensor:
         """Give the rows of one batch; waits for the disk."""
         rows = len(pending.plan.batches[batch].location)
         return self.store.gather(pending, batch, self.outputs.empty(rows, self.store.table.dim, self.dtype))
 
-    def freed(self, pending: PendingGroup, batch: int) -> int:
-        """Memory that is free now that a batch was gathered."""
-        return pending.freed_rows(batch) * self.store.table.row_bytes
+    def freed(self, pending: PendingGroup) -> int:
+        """Memory that the last batch of a group gave back."""
+        return pending.freed_rows * self.store.table.row_bytes
 
     def reset(self) -> None:
         """Forget plans that were not gathered."""
@@ -139,8 +147,8 @@ def open_tables(
     storage: StorageOptions,
     policy: str | Policy,
     window: int,
-    group_batches: int,
     max_group: int,
+    rotation: int,
     keep_outputs: int,
     seed: int,
     pool: ThreadPool,
@@ -159,8 +167,8 @@ def open_tables(
         From :mod:`gids.loader.dividing`.
     storage, policy, window, max_group, seed, pool
         As in :class:`gids.Loader`. ``storage.staging_bytes`` is for all tables together.
-    group_batches : int
-        Batches to read together where they fit.
+    rotation : int
+        Groups that share each read.
     keep_outputs : int
         Delivered batches whose memory is kept for use again.
     dtype : torch.dtype, optional
@@ -175,12 +183,10 @@ def open_tables(
     hosted = host_rows or {}
     expected = {key: 1 - served_share(hosted.get(key), (profiled or {}).get(key, [])) for key in tables}
     limits: dict[Hashable, tuple[int, int | None]] = {
-        key: (table.row_bytes, shares[key].group_bytes) for key, table in tables.items()
+        key: (table.row_bytes, shares[key].group_bytes // held_batches(rotation)) for key, table in tables.items()
     }
     model = AccessModel.from_curve(load_curve(next(iter(tables.values())).stripes[0].path) if tables else DEFAULT_CURVE)
-    grouping = AccumulatedGroups(
-        Accumulator(model, limits, expected=expected, least_batches=group_batches, max_batches=max_group)
-    )
+    grouping = AccumulatedGroups(Accumulator(model, limits, expected=expected, max_batches=max_group))
     weight = {key: max(1, need.rows * need.row_bytes) for key, need in demand.items()}
     total = sum(weight.values())
     stores: dict[Hashable, TableStore] = {}
@@ -199,6 +205,7 @@ def open_tables(
                 seed=seed,
                 pool=pool,
                 arena_rows=max(1, shares[key].group_bytes // table.row_bytes),
+                regions=rotation,
             )
             out_dtype = dtype if dtype is not None and table.torch_dtype.is_floating_point else table.torch_dtype
             stores[key] = TableStore(

@@ -23,7 +23,7 @@ MOST_STAGING_BYTES = 32 << 20
 #: A larger setting must save at least this share of the disk time, or the smaller one is kept.
 WORTHWHILE = 0.01
 #: Groups differ: room for one that is this much larger than the profile's largest.
-GROUP_MARGIN = 1.1
+GROUP_MARGIN = 1.05
 WINDOWS = (0, 1, 2, 4, 8, 16, 32)
 GROUPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 #: The host buffer goes first: a constant row costs no planning, and is copied once for all epochs and processes.
@@ -140,7 +140,6 @@ def split_budget(
     staging: int | None = None,
     window: int | None = None,
     max_group: int = 16,
-    groups_in_flight: int = 1,
     sample_bytes: int = 0,
     merge_gap_bytes: int | None = None,
 ) -> BudgetSplit:
@@ -164,8 +163,6 @@ def split_budget(
         Batches to look ahead, if the user fixed them.
     max_group : int
         Most batches in a group.
-    groups_in_flight : int
-        Groups whose rows are in memory at a time: 1 where they share an arena, see :class:`gids.tiers.arena.RowArena`.
     sample_bytes : int
         Memory of a sampled batch that waits in the window or group, beyond what the planner keeps of it.
     merge_gap_bytes : int, optional
@@ -175,11 +172,11 @@ def split_budget(
         raise ConfigError("profiles must have at least one table with two batches each")
     if len({len(p.batches) for p in profiles.values()}) != 1:
         raise ConfigError("profiles must have equally many batches of every table")
-    if max_group < 1 or groups_in_flight < 1:
-        raise ConfigError(f"max_group and groups_in_flight must be at least 1 (got {max_group}, {groups_in_flight})")
+    if max_group < 1:
+        raise ConfigError(f"max_group must be at least 1 (got {max_group})")
     disk = DiskModel.of(curve, merge_gap_bytes)
     fixed = _Fixed(cache, host, group, staging, window)
-    return _Chooser(budget, profiles, disk, fixed, max_group, groups_in_flight, sample_bytes).choose()
+    return _Chooser(budget, profiles, disk, fixed, max_group, sample_bytes).choose()
 
 
 @dataclass(frozen=True)
@@ -220,10 +217,9 @@ class _Chooser:
         disk: DiskModel,
         fixed: _Fixed,
         max_group: int,
-        in_flight: int,
         sample_bytes: int,
     ):
-        self.budget, self.fixed, self.in_flight = budget, fixed, in_flight
+        self.budget, self.fixed = budget, fixed
         self.tables = {key: p.table for key, p in profiles.items()}
         self.profiles = {key: Profile(p.table, p.batches, disk, p.hot) for key, p in profiles.items()}
         rows = {key: profile.largest for key, profile in self.profiles.items()}
@@ -329,27 +325,27 @@ class _Chooser:
         if self.fixed.group is not None:
             return self._tried(setting, {key: self.fixed.group * b // batch for key, b in self.batch_bytes.items()})
         if setting.group == 1:
-            # A batch must fit whole, for the cache may have none of it; the one to be read ahead of it only if it can.
-            times = min(max(available / 4 / batch, 1.0), self.in_flight * GROUP_MARGIN)
+            # A batch must fit whole, for the cache may have none of it; one that is read ahead of it only if it can.
+            times = min(max(available / 4 / batch, 1.0), 2 * GROUP_MARGIN)
             return self._tried(setting, {key: int(times * b) for key, b in self.batch_bytes.items()})
         # What the cache serves needs no room in the group, and room saved makes the cache larger: the least that does.
-        most = self._rooms({key: profile.union_rows(setting.group) for key, profile in self.profiles.items()})
+        unions = {key: profile.union_rows(setting.group) for key, profile in self.profiles.items()}
+        most = self._rooms(setting.group, unions)
         largest = min(1.0, available / sum(most.values()))
         for part in ROOMS:
             rooms = {key: max(int(part * largest * room), self.batch_bytes[key]) for key, room in most.items()}
             fit = self._tried(setting, rooms) if sum(rooms.values()) <= available else None
             if fit is not None:
-                needed = self._rooms({key: outcome.group_rows for key, outcome in fit.outcomes.items()})
+                needed = self._rooms(setting.group, {key: o.group_rows for key, o in fit.outcomes.items()})
                 return self._tried(
                     setting, {key: min(rooms[key], max(needed[key], self.batch_bytes[key])) for key in rooms}
                 )
         return None
 
-    def _rooms(self, group_rows: dict[Hashable, int]) -> dict[Hashable, int]:
-        return {
-            key: int(self.in_flight * rows * GROUP_MARGIN) * self.tables[key].row_bytes
-            for key, rows in group_rows.items()
-        }
+    def _rooms(self, group: int, group_rows: dict[Hashable, int]) -> dict[Hashable, int]:
+        """Bytes for batches that share each read: half of their rows are there, and what two of them need besides."""
+        held = (group / 2 + 2) / group
+        return {key: int(held * rows * GROUP_MARGIN) * self.tables[key].row_bytes for key, rows in group_rows.items()}
 
     def _tried(self, setting: _Setting, rooms: dict[Hashable, int]) -> _Fit | None:
         """Try the setting with so many bytes for groups; None if they do not fit."""
@@ -358,7 +354,7 @@ class _Chooser:
         for key, weight in self.weights.items():
             cache, host = self._rows(key, memory, weight)
             outcome = self.profiles[key].run(Trial(cache, host, setting.window, setting.group))
-            if setting.group > 1 and self._rooms({key: outcome.group_rows})[key] > rooms[key]:
+            if setting.group > 1 and self._rooms(setting.group, {key: outcome.group_rows})[key] > rooms[key]:
                 return None
             shares[key], outcomes[key] = TableShare(cache, host, rooms[key]), outcome
         return _Fit(shares, outcomes)

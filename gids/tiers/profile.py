@@ -115,12 +115,22 @@ class Profile:
         self._arrays = [np.searchsorted(self._seen, rows).astype(np.int64) for rows in sampled]
         self._batches = [torch.from_numpy(rows) for rows in self._arrays]
         if hot is None:
-            counted = RowScores(count_accesses(self._batches[: self.half], max(len(self._seen), 1)))
-            self._places = counted.places(np.arange(len(self._seen))) * self.scale
+            self._places = self._counted_places()
         else:
             self._places = hot.places(self._seen)
         self._pool = ThreadPool(1)
         self._outcomes: dict[Trial, Outcome] = {}
+
+    def _counted_places(self) -> NDArray[np.int64]:
+        """Rank by accesses in the first half; rows that it did not ask for lie among all others of the table."""
+        counts = count_accesses(self._batches[: self.half], max(len(self._seen), 1))
+        places = RowScores(counts).places(np.arange(len(self._seen)))
+        counted = int(np.count_nonzero(counts))
+        others = max(self.table.num_rows // self.scale - counted, 0)
+        spread = max(others / max(len(self._seen) - counted, 1), 1.0)
+        late = places >= counted
+        places[late] = counted + ((places[late] - counted) * spread).astype(np.int64)
+        return places * self.scale
 
     def union_rows(self, group: int) -> int:
         """Rows that the batches of a group ask for together, at most: what a group reads with no cache."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gids._native import DType, ThreadPool, admit_rows, gather_rows, note_last_use, place_rows
+from gids._native import DType, Sweep, ThreadPool, admit_rows, gather_rows, place_rows
 from gids.errors import ConfigError, GidsError
 from gids.table import DTYPES, RowTable
 from gids.tiers.arena import RowArena, Slots
@@ -23,32 +22,6 @@ from gids.units import format_bytes
 _NATIVE_DTYPES = {torch_dtype: DType[name] for name, torch_dtype in DTYPES.items()}
 
 
-#: A group is read in so many pieces: each begins as soon as there is room for it.
-PIECES = 16
-#: No piece is smaller; below, starting a read costs more than it brings forward.
-LEAST_PIECE_BYTES = 2 << 20
-
-
-@dataclass(frozen=True)
-class _Uses:
-    """Which rows of a group no batch needs after batch ``i``: ``order[begins[i]:begins[i + 1]]``."""
-
-    order: NDArray[np.int32]
-    begins: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, plan: GroupPlan) -> _Uses:
-        last = np.zeros(len(plan.disk_rows), np.int16)
-        for number, batch in enumerate(plan.batches):
-            note_last_use(batch.location.numpy(), plan.capacity + plan.host_rows, number, last)
-            last[batch.admit_positions.numpy()] = number  # the cache copies it after that batch
-        order = np.argsort(last, kind="stable").astype(np.int32)
-        return cls(order, np.searchsorted(last[order], np.arange(len(plan.batches) + 1)))
-
-    def ended(self, batch: int) -> NDArray[np.int32]:
-        return self.order[self.begins[batch] : self.begins[batch + 1]]
-
-
 class PendingGroup:
     """A group whose rows are on their way. Made by :meth:`FeatureStore.begin`.
 
@@ -56,26 +29,31 @@ class PendingGroup:
     ----------
     plan : GroupPlan
         What is read and gathered.
-    pieces : list of (int, int)
-        Ranges of ``plan.disk_rows`` that are read one after the other.
+    last_step : int or None
+        The store's step with which its last row is read; None where the group has memory of its own.
+    buffer : Tensor, optional
+        That memory, with the rows in the order of ``plan.disk_rows``.
     slots : int32[u], optional
-        Where in the store's arena each of ``plan.disk_rows`` is; without them the rows are in ``buffer``, in order.
+        Otherwise, once all were read: where in the store's arena each of ``plan.disk_rows`` is.
+    underway : bool
+        Whether every read of the group has begun.
     """
 
-    def __init__(self, plan: GroupPlan, pieces: list[tuple[int, int]], slots: Slots | None, uses: _Uses | None):
+    def __init__(self, plan: GroupPlan, last_step: int | None):
         self.plan = plan
-        self.pieces = pieces
-        self.slots = slots
+        self.last_step = last_step
         self.buffer: Tensor | None = None
+        self.slots: Slots | None = None
+        self.underway = False
         self.next_batch = 0
-        self.next_piece = 0
-        self._uses = uses
+        self.shared_rows = 0  # that are read, or were, for a group before it
+        self.freed_rows = 0  # by the last gather
         self._lock = threading.Lock()
         self._reads: list[PendingRows] = []  # guarded by _lock
         self._cancelled = False  # guarded by _lock
 
     def started(self, read: PendingRows) -> None:
-        """Take note of a read under way."""
+        """Take note of a read under way, which other groups may wait for too."""
         with self._lock:
             self._reads.append(read)
             cancelled = self._cancelled
@@ -84,8 +62,8 @@ class PendingGroup:
 
     def wait(self) -> None:
         """Return when every row of the group has arrived; raise the error of the read."""
-        if self.next_piece < len(self.pieces):
-            raise GidsError(f"only {self.next_piece} of {len(self.pieces)} pieces of the group were started")
+        if not self.underway:
+            raise GidsError("a group must be read to its end before it is gathered (some of its reads have not begun)")
         for read in self._reads:
             read.wait()
         with self._lock:
@@ -98,18 +76,6 @@ class PendingGroup:
             reads = list(self._reads)
         for read in reads:
             read.cancel()
-
-    def freed_rows(self, batch: int) -> int:
-        """Rows whose memory is free once batch ``batch`` was gathered."""
-        if self._uses is None:
-            return len(self.plan.disk_rows) if batch == len(self.plan.batches) - 1 else 0
-        return len(self._uses.ended(batch))
-
-    def ended_slots(self, batch: int) -> Slots:
-        """Slots of those rows."""
-        assert self._uses is not None
-        assert self.slots is not None
-        return self.slots[self._uses.ended(batch)]
 
     @property
     def finished(self) -> bool:
@@ -144,8 +110,8 @@ class FeatureStore:
         ``allocate(rows, dim, dtype)`` gives memory for a group's rows; by default fresh pages.
     arena_rows : int
         Slots of an arena that groups share, see :class:`RowArena`. 0: every group has memory of its own.
-    piece_rows : int, optional
-        Rows that are read with one call, at least; by default a part of the group.
+    regions : int
+        Parts of the table that are read one after the other, in turns, for all groups in the arena that lack rows there.
 
     Notes
     -----
@@ -167,7 +133,7 @@ class FeatureStore:
         pool: ThreadPool | None = None,
         allocate: Callable[[int, int, torch.dtype], Tensor] | None = None,
         arena_rows: int = 0,
-        piece_rows: int | None = None,
+        regions: int = 1,
     ):
         if cache_rows < 0:
             raise ConfigError(f"cache_rows must not be negative (got {cache_rows})")
@@ -196,7 +162,9 @@ class FeatureStore:
         self.cache = torch.empty(self.planner.capacity, table.dim, dtype=table.torch_dtype)
         self.group_bytes = group_bytes
         self.arena = RowArena(arena_rows, table.dim, table.torch_dtype) if arena_rows else None
-        self._piece_rows = max(1, LEAST_PIECE_BYTES // table.row_bytes if piece_rows is None else piece_rows)
+        self._sweep = Sweep(table.num_rows, regions)
+        self._steps = 0
+        self._unread: list[PendingGroup] = []  # begun, and some of their reads are not
         self.counters = Counters()  # of the batches gathered
         self._cache_bytes = _as_bytes(self.cache)
         self._host_bytes = _as_bytes(torch.empty(0) if host_buffer is None else host_buffer.values)
@@ -220,37 +188,55 @@ class FeatureStore:
     def start(self, plan: GroupPlan) -> PendingGroup:
         """Read the group's rows; there must be room for all of them."""
         pending = self.begin(plan)
-        for _ in pending.pieces:
-            self.read(pending)
+        while not pending.underway:
+            self.step()
         return pending
 
-    def begin(self, plan: GroupPlan) -> PendingGroup:
-        """Prepare to read a group, piece by piece with :meth:`read`; takes no memory for rows yet.
+    def fits(self, plan: GroupPlan) -> bool:
+        """Whether the arena has room for the group as it comes in, beside the groups that are not read to their end."""
+        return self.arena is not None and self._sweep.peak(plan.disk_rows.numpy()) <= self.arena.rows
 
-        A piece of a group in the arena may be read when as many rows of it are free: what is in use grows by a piece
-        with each :meth:`read` and shrinks by :meth:`PendingGroup.freed_rows` with each :meth:`gather`. A group that is
-        larger than the arena is read in one piece, when nothing else is in flight.
+    def begin(self, plan: GroupPlan) -> PendingGroup:
+        """Let a group take part in the next steps; takes no memory for rows yet.
+
+        A group that is larger than the arena gets memory of its own, and is read whole with the next step.
         """
         self._check_generation(plan)
-        count = len(plan.disk_rows)
-        if self.arena is None or count > self.arena.reserve:
-            return PendingGroup(plan, [(0, count)] if count else [], None, None)
-        step = count if count > self.arena.rows else max(self._piece_rows, -(-count // PIECES))
-        pieces = [(at, min(at + step, count)) for at in range(0, count, max(step, 1))]
-        return PendingGroup(plan, pieces, np.empty(count, np.int32), _Uses.of(plan))
-
-    def read(self, pending: PendingGroup) -> None:
-        """Begin to read the next piece of a group."""
-        first, last = pending.pieces[pending.next_piece]
-        if pending.slots is None:
-            self._read_whole(pending)
+        if not plan.batches:  # nothing will be gathered of it
+            pending = PendingGroup(plan, self._steps)
+        elif self.arena is None or len(plan.disk_rows) > self.arena.rows:
+            pending = PendingGroup(plan, None)
         else:
-            assert self.arena is not None
-            slots = self.arena.take(last - first)
-            pending.slots[first:last] = slots
-            rows = pending.plan.disk_rows[first:last]
-            pending.started(self._reader.submit(rows, self.arena.values, places=slots))
-        pending.next_piece += 1
+            steps, new_rows = self._sweep.admit(plan.disk_rows.numpy())
+            pending = PendingGroup(plan, self._steps + steps)
+            pending.shared_rows = len(plan.disk_rows) - new_rows
+        pending.underway = pending.last_step == self._steps
+        if not pending.underway:
+            self._unread.append(pending)
+        return pending
+
+    def step_bytes(self) -> int:
+        """Memory that the next :meth:`step` takes; :attr:`PendingGroup.freed_rows` of gathered groups give it back."""
+        whole = sum(len(pending.plan.disk_rows) for pending in self._unread if pending.last_step is None)
+        return (self._sweep.due() + whole) * self.table.row_bytes
+
+    def step(self) -> None:
+        """Begin to read what the groups under way need of the next region of the table, each row once."""
+        if self.arena is not None:
+            slots = self.arena.take(self._sweep.due())
+            rows = self._sweep.step(slots)
+            self._steps += 1
+            if len(rows):
+                read = self._reader.submit(torch.from_numpy(rows), self.arena.values, places=slots)
+                for pending in self._unread:
+                    pending.started(read)
+        taking_part, self._unread = self._unread, []
+        for pending in taking_part:
+            if pending.last_step is None:
+                self._read_whole(pending)
+            pending.underway = pending.last_step is None or pending.last_step <= self._steps
+            if not pending.underway:
+                self._unread.append(pending)
 
     def _read_whole(self, pending: PendingGroup) -> None:
         plan = pending.plan
@@ -293,6 +279,9 @@ class FeatureStore:
                 f"(got group {plan.number}, batch {i})"
             )
         pending.wait()
+        if pending.last_step is not None and pending.slots is None:
+            pending.slots = np.empty(len(plan.disk_rows), np.int32)
+            self._sweep.find(plan.disk_rows.numpy(), pending.slots)
         batch = plan.batches[i]
         location, admitted = batch.location.numpy(), batch.admit_positions.numpy()
         group = _as_bytes(torch.empty(0) if pending.buffer is None else pending.buffer)
@@ -323,18 +312,25 @@ class FeatureStore:
                 admitted,
                 self.table.row_bytes,
             )
-        if pending.slots is not None and self.arena is not None:
-            self.arena.give(pending.ended_slots(i))
         self.counters += batch.counters
         pending.next_batch = i + 1
+        self._expected = (plan.number, i + 1)
         if pending.finished:
             self._expected = (plan.number + 1, 0)
-            if pending.buffer is not None:
-                pending.buffer = None
-                self._release(plan)
-        else:
-            self._expected = (plan.number, i + 1)
+            self.counters += Counters(disk=-pending.shared_rows, duplicates=pending.shared_rows)
+            self._free(pending)
         return out
+
+    def _free(self, pending: PendingGroup) -> None:
+        if pending.last_step is None:
+            pending.buffer = None
+            pending.freed_rows = len(pending.plan.disk_rows)
+            self._release(pending.plan)
+        else:
+            assert self.arena is not None
+            slots = self._sweep.release()
+            pending.freed_rows = len(slots)
+            self.arena.give(slots)
 
     def reset(self) -> None:
         """Empty the cache. Needed after a failed or abandoned group: plans made before are void.
@@ -344,6 +340,8 @@ class FeatureStore:
         self.planner.reset()
         if self.arena is not None:
             self.arena.reset()
+        self._sweep.clear()
+        self._unread.clear()
         self._expected = (0, 0)
         with self._room:
             self._in_flight_bytes = 0

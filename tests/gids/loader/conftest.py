@@ -40,6 +40,7 @@ def nothing_left():
 @dataclass
 class MemoryPending:
     batches: list
+    steps_left: int
     cancelled: threading.Event = field(default_factory=threading.Event)
 
     def cancel(self):
@@ -60,31 +61,46 @@ class MemoryStore:
     group_bytes: int = 1 << 30
     under_way: int = 0
     most_under_way: int = 0
+    rotation: int = 1
+    most_at_once: int = 0
 
     def plan(self, batches, lookahead):
         self.groups.append(len(batches))
         self.lookaheads.append(len(lookahead))
         return batches
 
+    def fits(self, plan):
+        return len([pending for pending in self.pendings if pending.steps_left]) < self.rotation
+
     def begin(self, plan):
-        self.pendings.append(MemoryPending(plan))
+        self.pendings.append(MemoryPending(plan, self.rotation))
+        self.most_at_once = max(self.most_at_once, len([p for p in self.pendings if p.steps_left]))
         return self.pendings[-1]
 
-    def pieces(self, pending):
-        return [sum(len(batch) for batch in pending.batches) * 8]
+    def _starting(self):
+        return [pending for pending in self.pendings if pending.steps_left == self.rotation]
 
-    def read(self, pending):
-        self.under_way += 1
+    def step_bytes(self):
+        return sum(self.freed(pending) for pending in self._starting())
+
+    def step(self):
+        self.under_way += len(self._starting())
         self.most_under_way = max(self.most_under_way, self.under_way)
+        for pending in self.pendings:
+            pending.steps_left = max(0, pending.steps_left - 1)
 
-    def freed(self, pending, batch):
-        return self.pieces(pending)[0] if batch == len(pending.batches) - 1 else 0
+    def underway(self, pending):
+        return not pending.steps_left
+
+    def freed(self, pending):
+        return sum(len(batch) for batch in pending.batches) * 8
 
     def gather(self, pending, batch):
         if pending.cancelled.wait(self.delay_s):
             raise OSError("cancelled")
         if len(self.groups) > self.fail_at_group >= 0 and pending is self.pendings[self.fail_at_group]:
             raise OSError("the disk is broken")
+        assert self.underway(pending), "nothing is gathered before its reads have begun"
         if batch == len(pending.batches) - 1:
             self.under_way -= 1
         return self.table[pending.batches[batch]]

@@ -5,12 +5,12 @@ import torch
 
 from gids.errors import ConfigError
 from gids.loader.grouping import AccumulatedGroups
-from gids.loader.memory import Fixed, TableDemand, allot, available_bytes
+from gids.loader.memory import Fixed, TableDemand, allot, available_bytes, held_batches
 from gids.loader.pipeline import Work
 from gids.tiers import AccessModel, Accumulator, Counters
 
 ONE = {"feat": TableDemand(rows=100, row_bytes=10, out_row_bytes=20, num_rows=10_000, slot_overhead_bytes=0)}
-FORESIGHT = {"window": 0, "max_group": 4, "prefetch": 1, "groups_in_flight": 2}
+FORESIGHT = {"ahead": 11, "planned": 4, "held": 8, "prefetch": 1}
 UNSET = {"cache_bytes": None, "host_bytes": None, "group_bytes": None}
 # 3 batches in delivery of 100 x 20 bytes; 11 samples of 30 bytes and 4 x 100 rows x 52 bytes of the planner; 500 fixed.
 NEEDED = 3 * 2000 + 11 * 30 + 4 * 100 * 52 + 500
@@ -43,6 +43,10 @@ def test_plenty_of_memory_takes_no_more_than_can_be_used():
     got = allot(10**9, FIXED, ONE, **FORESIGHT, **UNSET)
     assert got.groups == 2 * 4 * 1000
     assert got.cache == 10_000 * 10
+
+
+def test_half_of_the_batches_that_share_each_read_are_held_and_two_besides():
+    assert [held_batches(together) for together in (1, 2, 8, 9, 32)] == [1, 3, 6, 6, 18]
 
 
 def test_available_memory_is_positive_and_no_more_than_the_machine_has():

@@ -94,6 +94,17 @@ def test_bytes_bound_the_groups_in_flight(group_bytes, most):
     assert store.most_under_way == most
 
 
+@pytest.mark.parametrize("rotation", [1, 2, 5])
+def test_groups_that_share_reads_come_in_order_and_all_of_them(rotation):
+    store = MemoryStore(TABLE, rotation=rotation)
+    options = PipelineOptions(window=2, max_group=2, rotation=rotation)
+    with Pipeline({"feat": store}, options, FixedGroups(2)).run(seeds(30), work) as run:
+        assert [fetched.work.index for fetched in run] == list(range(30))
+    assert store.most_at_once == rotation
+    assert store.under_way == 0
+    assert store.resets == 0
+
+
 def test_bytes_bound_the_samples_that_wait():
     sampled = []
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from gids._native import Sweep, place_rows
 from gids.errors import ConfigError, GidsError
 from gids.tiers import FeatureStore
 from gids.tiers.arena import RowArena
@@ -32,65 +33,95 @@ def test_an_arena_has_rows():
 
 @pytest.mark.parametrize("cache_rows", [0, 40])
 @pytest.mark.parametrize("policy", ["window", "lru", "random"])
-@pytest.mark.parametrize("piece_rows", [1, 7, 1000])
-def test_groups_that_overlap_in_the_arena_give_the_right_rows(batches_of, cache_rows, policy, piece_rows):
-    """As the pipeline does it: a piece of the next group is read as soon as gathering made room for it."""
+@pytest.mark.parametrize(("regions", "batches_of_a_group"), [(1, 1), (2, 3), (6, 1), (6, 2), (400, 1), (1000, 2)])
+def test_groups_that_share_reads_give_the_right_rows(batches_of, cache_rows, policy, regions, batches_of_a_group):
+    """As the pipeline does it: a group begins when it fits, and is gathered when it was read and its turn has come."""
     table, values = make_table(400, 5)
     batches = batches_of(24, 50, 400)
-    store = FeatureStore(
-        table, MemoryReader(values), cache_rows=cache_rows, policy=policy, arena_rows=160, piece_rows=piece_rows
-    )
-    groups = [batches[at : at + 4] for at in range(0, len(batches), 4)]
-    plans = [store.plan_group(group, batches[4 * n + 4 : 4 * n + 8]) for n, group in enumerate(groups)]
-    assert all(len(plan.disk_rows) <= 160 for plan in plans)
-    pending = [store.begin(plan) for plan in plans]
-    used, overlapped = 0, 0
+    reader = MemoryReader(values)
+    store = FeatureStore(table, reader, cache_rows=cache_rows, policy=policy, arena_rows=200, regions=regions)
+    size = batches_of_a_group
+    groups = [batches[at : at + size] for at in range(0, len(batches), size)]
+    begun, delivered, at_once = [], [], 0
 
-    def read_what_fits(number):
-        nonlocal used
-        if number == len(pending):
-            return
-        group = pending[number]
-        while group.next_piece < len(group.pieces):
-            first, last = group.pieces[group.next_piece]
-            if used + last - first > 160:
-                return
-            store.read(group)
-            used += last - first
+    def step():
+        store.step()
+        assert store.arena.in_use <= 200
+        while begun and begun[0].underway:
+            pending = begun.pop(0)
+            delivered.extend(store.gather(pending, i) for i in range(size))
 
     for number, group in enumerate(groups):
-        read_what_fits(number)
-        for i, batch in enumerate(group):
-            assert torch.equal(store.gather(pending[number], i), values[batch])
-            used -= pending[number].freed_rows(i)
-            read_what_fits(number + 1)
-            overlapped += number + 1 < len(pending) and i < len(group) - 1 and pending[number + 1].next_piece > 0
-            assert store.arena.in_use == used
-    assert used == 0
-    assert overlapped or piece_rows == 1000
-    assert store.arena.nbytes <= 160 * table.row_bytes
+        plan = store.plan_group(group, batches[size * (number + 1) : size * (number + 1) + 4])
+        while begun and not store.fits(plan):
+            step()
+        begun.append(store.begin(plan))
+        at_once = max(at_once, len(begun))
+        step()
+    while begun:
+        step()
+    assert all(torch.equal(rows, values[batch]) for rows, batch in zip(delivered, batches, strict=True))
+    assert store.arena.in_use == 0
+    assert store.counters.requests == sum(len(batch) for batch in batches)
+    assert store.counters.disk == reader.rows_read
+    assert at_once == 1 if regions == 1 else at_once > 1
 
 
-def test_a_group_larger_than_the_arena_is_read_at_once_and_one_beyond_its_reserve_has_its_own_memory(batches_of):
+def test_a_row_that_several_groups_wait_for_is_read_once():
+    table, values = make_table(100, 5)
+    reader = MemoryReader(values)
+    store = FeatureStore(table, reader, arena_rows=100, regions=4)
+    first = store.begin(store.plan_group([torch.tensor([3, 30, 90])]))
+    store.step()  # 3
+    second = store.begin(store.plan_group([torch.tensor([3, 30, 60])]))
+    store.step()  # 30
+    store.step()  # 60
+    third = store.begin(store.plan_group([torch.tensor([30, 60])]))
+    assert (first.underway, second.underway, third.underway) == (False, True, True)
+    assert reader.rows_read == 3
+    store.step()  # 90
+    for pending, rows, freed in ((first, [3, 30, 90], 1), (second, [3, 30, 60], 1), (third, [30, 60], 2)):
+        assert torch.equal(store.gather(pending, 0), values[rows])
+        assert pending.freed_rows == freed
+    assert (reader.rows_read, store.counters.disk, store.counters.duplicates) == (4, 4, 4)
+
+
+def test_what_fits_is_what_unfinished_groups_will_hold_at_once():
+    table, values = make_table(100, 5)
+    store = FeatureStore(table, MemoryReader(values), arena_rows=30, regions=10)
+    plans = [store.plan_group([torch.arange(start, 100, 5)]) for start in range(3)]  # two rows of 20 in each region
+    store.begin(plans[0])
+    assert not store.fits(plans[1]), "both would have 20 rows at the end of the round"
+    for _ in range(5):
+        store.step()
+    assert store.fits(plans[1]), "20 of the first and 10 of the second, when the first is complete"
+    store.begin(plans[1])
+    assert not store.fits(plans[2])
+
+
+def test_a_group_larger_than_the_arena_has_memory_of_its_own_and_is_read_at_once():
     table, values = make_table(400, 5)
-    for arena_rows, in_arena in ((100, True), (60, False)):
-        store = FeatureStore(table, MemoryReader(values), arena_rows=arena_rows, piece_rows=1)
-        pending = store.begin(store.plan_group([torch.arange(90), torch.arange(30, 180)]))
-        assert len(pending.pieces) == 1
-        assert (pending.slots is not None) == in_arena
-        store.read(pending)
-        assert torch.equal(store.gather(pending, 0), values[:90])
-        assert torch.equal(store.gather(pending, 1), values[30:180])
-        assert [pending.freed_rows(i) for i in range(2)] == ([30, 150] if in_arena else [0, 180])
-        assert store.arena.in_use == 0
+    store = FeatureStore(table, MemoryReader(values), arena_rows=60, regions=4)
+    small = store.begin(store.plan_group([torch.arange(50)]))
+    plan = store.plan_group([torch.arange(90), torch.arange(30, 180)])
+    assert not store.fits(plan)
+    large = store.begin(plan)
+    assert store.step_bytes() == (50 + 180) * table.row_bytes
+    store.step()
+    assert large.underway
+    assert torch.equal(store.gather(small, 0), values[:50])
+    assert torch.equal(store.gather(large, 0), values[:90])
+    assert torch.equal(store.gather(large, 1), values[30:180])
+    assert large.freed_rows == 180
+    assert store.arena.in_use == 0
 
 
 def test_a_group_that_was_not_read_to_its_end_cannot_be_gathered():
     table, values = make_table(100, 5)
-    store = FeatureStore(table, MemoryReader(values), arena_rows=100, piece_rows=1)
+    store = FeatureStore(table, MemoryReader(values), arena_rows=100, regions=16)
     pending = store.begin(store.plan_group([torch.arange(32)]))
-    store.read(pending)
-    with pytest.raises(GidsError, match="only 1 of 16 pieces"):
+    store.step()
+    with pytest.raises(GidsError, match="read to its end"):
         store.gather(pending, 0)
     store.reset()
     assert store.arena.in_use == 0
@@ -105,7 +136,7 @@ def test_reads_are_cancelled_with_their_group_and_after_it():
             self.cancelled += 1
 
     table, values = make_table(100, 5)
-    store = FeatureStore(table, MemoryReader(values), arena_rows=100, piece_rows=50)
+    store = FeatureStore(table, MemoryReader(values), arena_rows=100)
     pending = store.begin(store.plan_group([torch.arange(100)]))
     early, late = Read(), Read()
     pending.started(early)
@@ -115,15 +146,25 @@ def test_reads_are_cancelled_with_their_group_and_after_it():
 
 
 def test_slots_are_checked():
-    from gids._native import note_last_use, place_rows
-
     location = np.array([0, 5, 3], np.int64)
     place_rows(location, 3, np.array([7, 8, 9], np.int32))
     assert location.tolist() == [0, 3 + 9, 3 + 7]
-    last = np.zeros(3, np.int16)
-    note_last_use(np.array([1, 4, 5], np.int64), 3, 6, last)
-    assert last.tolist() == [0, 6, 6]
     with pytest.raises(ConfigError, match=r"location must be in \[0, 6\) \(got 6\)"):
         place_rows(np.array([6], np.int64), 3, np.zeros(3, np.int32))
-    with pytest.raises(ConfigError, match=r"location must be in \[0, 6\) \(got 9\)"):
-        note_last_use(np.array([9], np.int64), 3, 0, last)
+
+
+def test_a_sweep_checks_what_it_is_given():
+    sweep = Sweep(10, 3)
+    with pytest.raises(ConfigError, match="sorted and unique \\(got 2 after 2\\)"):
+        sweep.admit(np.array([2, 2]))
+    with pytest.raises(ConfigError, match="in \\[0, 10\\) \\(got 10\\)"):
+        sweep.admit(np.array([2, 10]))
+    with pytest.raises(ConfigError, match="regions must be at least 1"):
+        Sweep(10, 0)
+    assert sweep.admit(np.array([2, 9])) == (3, 2)
+    with pytest.raises(ConfigError, match="rows that are due, 1 \\(got 0\\)"):
+        sweep.step(np.empty(0, np.int32))
+    with pytest.raises(ConfigError, match="read to its end"):
+        sweep.release()
+    with pytest.raises(ConfigError, match="must have been read \\(got 2\\)"):
+        sweep.find(np.array([2]), np.empty(1, np.int32))

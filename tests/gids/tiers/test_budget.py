@@ -156,9 +156,7 @@ def test_groups_grow_where_neighbours_merge():
     profiles = {"x": TableProfile(table, [torch.randperm(20_000, generator=generator)[:1000] for _ in range(12)])}
     per_read = modelled_curve(ReadCost(1e-3, 1e-12), latency_us=80.0)
     per_byte = modelled_curve(ReadCost(1e-9, 1e-8), latency_us=80.0)
-    groups = [
-        split_budget(4 * MIB, profiles, curve, groups_in_flight=2).group_batches for curve in (per_read, per_byte)
-    ]
+    groups = [split_budget(3 * MIB, profiles, curve).group_batches for curve in (per_read, per_byte)]
     assert groups[0] > groups[1]
 
 
