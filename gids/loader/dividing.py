@@ -6,8 +6,9 @@ neighbours closer than ``per_read_s / per_byte_s`` are one read, so a batch cost
 
     (reads(u) * per_read_s + bytes(u) * per_byte_s) / n
 
-and memory is ``host + cache + arena + samples + outputs``, with an arena of u(n) rows and a tenth: rows of the next group
-take the slots that gathered batches leave. A larger group reads fewer rows, closer together; a larger host buffer leaves
+and memory is ``host + cache + arena + samples + outputs``, with an arena of little more than u(n) / 2 rows: the batches
+that share reads began at different places of the sweep over the table (:class:`gids.tiers.FeatureStore`), so on average
+half of each one's rows are there. A larger group reads fewer rows, closer together; a larger host buffer leaves
 fewer rows, farther apart; a longer window makes better use of a cache and holds more samples. Which of them is worth its
 memory depends on the graph, so :func:`gids.tiers.split_budget` tries them on a profile, with the planners of the run.
 """
@@ -30,9 +31,6 @@ from gids.table import RowTable
 from gids.tiers import AccessModel, HotRows, TableProfile, TableShare, split_budget
 from gids.tiers.budget import cache_bytes, host_bytes, rows_within
 
-#: What is kept for one row of a batch that is planned and not gathered: its location, its place among the rows that are
-#: read, twice, its slot; and scratch for planning it, two sort buffers of 16 bytes.
-PLAN_ROW_BYTES = 64
 #: Sampled batches in channels and in the hands of a stage.
 SAMPLES_ON_THE_WAY = 5
 #: Share of the device's peak that the accesses of a step aim for.
@@ -150,7 +148,7 @@ def divide(
         staging=asked.staging,
         window=asked.window,
         max_group=together,
-        sample_bytes=fixed.sample_bytes + PLAN_ROW_BYTES * rows,
+        sample_bytes=fixed.sample_bytes,
         merge_gap_bytes=merge_gap_bytes,
     )
     shares = split.tables
@@ -178,9 +176,11 @@ def divide(
 def grouped(together: int, rows: float, curve: DeviceCurve | None) -> tuple[int, int]:
     """Divide the batches that share each read into groups that keep the device busy: (batches in a group, groups).
 
-    A step reads about as many rows as one group needs, ``rows`` for each of its batches.
+    A step reads about as many rows as one group needs, ``rows`` for each of its batches. They are enough by the model of
+    the device, or where the time in which its queue runs empty at the end is a small part of the whole.
     """
-    accesses = AccessModel.from_curve(DEFAULT_CURVE if curve is None else curve).accesses_for(EFFICIENCY)
+    curve = DEFAULT_CURVE if curve is None else curve
+    accesses = min(AccessModel.from_curve(curve).accesses_for(EFFICIENCY), curve.best_depth / (1 - EFFICIENCY))
     size = min(together, max(1, math.ceil(accesses / max(rows, 1.0))))
     return size, together // size
 

@@ -18,6 +18,8 @@ from gids.units import format_bytes
 
 #: What the planner keeps of one row of one batch that waits: id, next use, and its entry in the map of last uses.
 WINDOW_ROW_BYTES = 8 + 4 + 48
+#: And of one that is planned and not gathered: its location, its place among the rows that are read, twice, its slot.
+PLANNED_ROW_BYTES = 8 + 8 + 16 + 4
 LEAST_STAGING_BYTES = 1 << 20
 MOST_STAGING_BYTES = 32 << 20
 #: A larger setting must save at least this share of the disk time, or the smaller one is kept.
@@ -225,6 +227,7 @@ class _Chooser:
         rows = {key: profile.largest for key, profile in self.profiles.items()}
         self.batch_bytes = {key: rows[key] * table.row_bytes for key, table in self.tables.items()}
         self.waiting_batch_bytes = sample_bytes + sum(rows.values()) * WINDOW_ROW_BYTES
+        self.planned_batch_bytes = sample_bytes + sum(rows.values()) * PLANNED_ROW_BYTES
         half = next(iter(self.profiles.values())).half
         self.windows = [w for w in WINDOWS if w <= half] if fixed.window is None else [fixed.window]
         self.groups = [g for g in GROUPS if g <= min(half, max_group)] or [1]
@@ -237,7 +240,8 @@ class _Chooser:
         self._check()
 
     def waiting_bytes(self, setting: _Setting) -> int:
-        return (setting.window + setting.group) * self.waiting_batch_bytes
+        # One is planned while the others of its group are read.
+        return (setting.window + 1) * self.waiting_batch_bytes + setting.group * self.planned_batch_bytes
 
     def _check(self) -> None:
         batch = sum(self.batch_bytes.values())

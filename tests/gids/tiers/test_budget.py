@@ -163,9 +163,9 @@ def test_groups_grow_where_neighbours_merge():
 def test_waiting_samples_are_counted(profile):
     lean = split_budget(16 * MIB, {"x": profile}, DEFAULT_CURVE, window=4)
     fat = split_budget(16 * MIB, {"x": profile}, DEFAULT_CURVE, window=4, sample_bytes=MIB)
-    assert fat.waiting_bytes == (4 + fat.group_batches) * (MIB + 1000 * 60)
+    assert fat.waiting_bytes == 5 * (MIB + 1000 * 60) + fat.group_batches * (MIB + 1000 * 36)
     assert fat.total <= 16 * MIB
-    assert lean.waiting_bytes == (4 + lean.group_batches) * 1000 * 60
+    assert lean.waiting_bytes == 5 * 1000 * 60 + lean.group_batches * 1000 * 36
 
 
 def test_given_scores_decide_the_host_buffer():
