@@ -1,12 +1,12 @@
 """``gids bench cache``: what memory turns into hits, how near that is to the best, and what planning costs.
 
-Which traces, argued from scale before they were measured. What decides is the share of the table that a batch asks for.
+Which traces is argued from scale, not from their results. What decides is the share of the table that a batch asks for.
 On IGB-Full (269 M nodes) a batch of 4096 with fan-out 10,5,5 asks for at most 1.27 M distinct rows, 0.5 %; on
 ogbn-papers100M (111 M nodes) one of 1024 with 15,10,5 for at most 0.94 M, 0.8 %; both papers' batches stay below 1 %. The
 graphs here have a million nodes, so batches of 1024 seeds (2 % and 7 % of the rows) are an order too large, and batches
 of 64 (0.2 % and 0.5 %) are those of real use. Both are reported and held to the same promises.
 
-What to expect, also before measuring: the smaller a batch, the more of the cache lies beyond the window, where only
+What to expect: the smaller a batch, the more of the cache lies beyond the window, where only
 belady knows the next use, so window(16) comes less near to it; and where the cache holds nearly all that is ever asked
 for, as 16 % of an R-MAT graph do, no policy can gain a fifth over random. Two figures beside the bars tell a weak policy
 from a promise that none can keep: belady over random, and window(16) told the trace's own counts (:data:`TOLD`), about
