@@ -16,7 +16,7 @@ demo: build ## generate a graph, train GraphSAGE from disk within a memory budge
 	$(PY) -m gids demo
 
 test: build $(VENV)/.tests ## run every test
-	$(PY) -m pytest -n 2 --dist loadgroup --no-loadscope-reorder tests
+	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests
 
 lint: build $(VENV)/.tests ## run every static check
 	.ci/packages clang-format clang-tidy
