@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import gids
-from experiments.baselines.tables import forget_pages
+from gids.bench.page_cache import forget_pages
 from gids.generate import rmat
 
 DATA = Path("build/experiments")

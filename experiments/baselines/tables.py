@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
 from pathlib import Path
 
 import numpy as np
@@ -28,13 +27,3 @@ def load_rows(table: RowTable, path: Path) -> Tensor:
     """Read a whole table into memory."""
     offset, count = table.stripes[0].data_offset, table.num_rows * table.dim
     return torch.from_numpy(np.fromfile(path, table.dtype, count, offset=offset).reshape(-1, table.dim))
-
-
-def forget_pages(path: Path) -> None:
-    """Write a file back and drop its pages from the page cache."""
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)

@@ -17,14 +17,15 @@ from typing import Any
 import gids
 from gids.bench.cgroup import MemoryCgroup
 from gids.bench.harness import Bar, Measurement, Report
+from gids.bench.page_cache import forget_pages
 from gids.errors import GidsError
 from gids.storage.curve import save_curve
 from gids.storage.probe import probe, warm
 from gids.units import format_bytes, parse_bytes
 
 #: Outside the loader's budget: Python and torch (275 MiB, of which 122 are pages of libraries), a batch that outlives its
-#: epoch in the consumer's hands (85 MiB), and what malloc keeps.
-PROCESS_BYTES = 420 << 20
+#: epoch in the consumer's hands (85 MiB), what malloc keeps, and the kernel's part of the cgroup.
+PROCESS_BYTES = 520 << 20
 #: For every contender: arrays of a batch go back to the system when they are freed, not into malloc's reserves.
 MALLOC = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": str(256 << 10), "MALLOC_TRIM_THRESHOLD_": str(8 << 20)}
 #: A model in training beside the loader: activations, gradients, and two batches kept to measure compute alone.
@@ -187,6 +188,8 @@ def measure(data: Path, scale: Scale, args: argparse.Namespace, stack: ExitStack
     table = gids.open(data).feature_table()
     if not args.quick:  # the host of a virtual disk keeps what was read lately: neither contender should warm it alone
         warm(table.stripes[0].path, table.total_bytes, seconds=60.0)
+    for stripe in table.stripes:
+        forget_pages(stripe.path)
     # As `gids probe` would, but for this run alone: loaders find the curve where they look for it.
     curve = probe(data, seconds=1.0 if args.quick else 4.0, scratch_bytes=32 << 20)
     cache_home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gids-curve-")))

@@ -197,6 +197,8 @@ class Run:
                 for item in items:
                     channel.put(item, size_bytes(item) if size_bytes else 0)
                     del item  # while it waits for the next one, the stage must not keep this one alive
+            except Stopped:
+                reason = Stopped()  # without the traceback, which would keep the batch in hand alive
             except BaseException as error:
                 reason = error
             with lock:
@@ -204,6 +206,7 @@ class Run:
                 last = running[0] == 0
             if last or not isinstance(reason, StopIteration):
                 channel.end(reason)
+            del reason  # its traceback holds this frame: a cycle, and memory that waits for the garbage collector
 
         for number in range(workers):
             suffix = f"-{number}" if workers > 1 else ""

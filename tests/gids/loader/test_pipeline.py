@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -103,6 +104,31 @@ def test_groups_that_share_reads_come_in_order_and_all_of_them(rotation):
     assert store.most_at_once == rotation
     assert store.under_way == 0
     assert store.resets == 0
+
+
+@pytest.mark.parametrize("taken", [0, 1, 7])
+def test_a_run_that_is_left_keeps_no_batch_alive(taken):
+    """Not even in a traceback, for the garbage collector to find: a batch may be a tenth of the memory there is."""
+    made = []
+
+    class Watched(MemoryStore):
+        def gather(self, pending, batch):
+            rows = super().gather(pending, batch)
+            made.append(weakref.ref(rows))
+            return rows
+
+    gc.collect()
+    gc.disable()
+    try:
+        run = Pipeline({"feat": Watched(TABLE)}, PipelineOptions(window=1, prefetch=3)).run(seeds(40), work)
+        for _ in range(taken):
+            next(run)
+        while len(made) < taken + 3:
+            time.sleep(0.001)
+        run.close()
+        assert [rows() for rows in made if rows() is not None] == []
+    finally:
+        gc.enable()
 
 
 def test_bytes_bound_the_samples_that_wait():
