@@ -246,7 +246,12 @@ class Pipeline:
         plans = run.ahead("plan", self._plan(samples, room, unfinished), depth=options.groups_in_flight)
         ready = run.permits(options.prefetch)
         fetched = run.ahead("fetch", self._fetch(plans, ready, room, unfinished), depth=options.prefetch)
-        return PipelineRun(run, map(batch, _taking(fetched, ready)))
+
+        def taken(item: Fetched) -> Fetched:
+            ready.release()  # let the next one be made
+            return item
+
+        return PipelineRun(run, map(batch, map(taken, fetched)))
 
     def _sampling(self, sample: Callable[[S], Work]) -> Callable[[tuple[int, S]], Work]:
         def numbered(item: tuple[int, S]) -> Work:
@@ -397,14 +402,6 @@ class _Unfinished:
             self._groups.clear()
             for store in self._stores.values():
                 store.reset()
-
-
-def _taking(fetched: Iterator[Fetched], ready: Permits) -> Iterator[Fetched]:
-    """Let the next batch be made as soon as the consumer takes one."""
-    for item in fetched:
-        ready.release()
-        yield item
-        del item
 
 
 class _Shared(Iterator[tuple[int, Any]]):

@@ -213,7 +213,7 @@ class Run:
             thread = threading.Thread(target=work, name=f"{self.name}-{stage}{suffix}", daemon=True)
             self._threads.append(thread)
             thread.start()
-        return _drain(channel)
+        return _Drain(channel)
 
     def close(self) -> None:
         """End every stage and wait until it has ended. Safe to call twice, and in a forked child."""
@@ -251,14 +251,14 @@ class Run:
         self.close()
 
 
-def _drain(channel: Channel[T]) -> Iterator[T]:
-    while True:
-        try:
-            item = channel.get()
-        except StopIteration:
-            return
-        yield item
-        del item
+class _Drain(Iterator[T]):
+    """Takes from a channel. No generator: one that waits for its next call would keep what it gave alive."""
+
+    def __init__(self, channel: Channel[T]):
+        self._channel = channel
+
+    def __next__(self) -> T:
+        return self._channel.get()
 
 
 @atexit.register
