@@ -165,7 +165,7 @@ def _begin(
         runner = _start(turn, job, limit_bytes, isolated, result)
         started = time.perf_counter()
         open_runners.append(runner)
-        # Several groups that drop pages at their limits at the same time hold each other up: 155 s instead of 15 were seen.
+        # Several groups that drop pages at their limits at the same time may hold each other up: 155 s instead of 15 were seen once.
         with PAGES if turn.kind.PAGE_CACHE else nullcontext():
             begun = time.perf_counter()
             result |= runner.ask("warm up", 0, turn.warm_batches or turn.batches, turn.rows)
