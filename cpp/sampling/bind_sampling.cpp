@@ -2,10 +2,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 
 #include "bind.hpp"
 #include "negative.cuh"
@@ -232,6 +234,16 @@ void bind_sampling(nb::module_& m) {
           "batch"_a);
     m.def("count_visits", &count_visits<int32_t>, "indptr"_a, "begin"_a, "indices"_a, "fanout"_a, "visits"_a);
     m.def("count_visits", &count_visits<int64_t>, "indptr"_a, "begin"_a, "indices"_a, "fanout"_a, "visits"_a);
+    m.def(
+        "sampling_memory",
+        [](bool mark) {
+            if (mark) Buffer::mark_peak();
+            const Buffer::Usage usage = Buffer::usage();
+            return std::tuple(usage.held_bytes, usage.peak_bytes, usage.retained_bytes);
+        },
+        "mark"_a = false,
+        "Bytes of arrays that samples and samplers of this process hold, the most since the last mark, and bytes that "
+        "wait to be used again.");
     m.def("trim_sampling_buffers", &Buffer::trim, "Give back the memory of recycled sample arrays.");
     m.def(
         "huge_bytes", [](int64_t bytes) { return hand_over(Array<uint8_t>(bytes)); }, "bytes"_a,

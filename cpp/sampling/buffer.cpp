@@ -21,6 +21,22 @@ struct Recycler {
     std::mutex mutex;
     std::array<std::vector<void*>, 64> free;  // guarded by mutex; index = log2 of the size
     size_t retained_bytes = 0;                // guarded by mutex; the sum over `free`
+    size_t held_bytes = 0;                    // guarded by mutex; pieces of all Buffers, small ones too
+    size_t most_bytes = 0;                    // guarded by mutex; the most held since the last trim
+    size_t peak_bytes = 0;                    // guarded by mutex; the most held since the last mark
+
+    // Counts a piece, and frees waiting ones of other sizes that the process would be larger with than ever before.
+    void hold(size_t bytes) {
+        held_bytes += bytes;
+        most_bytes = std::max(most_bytes, held_bytes);
+        peak_bytes = std::max(peak_bytes, held_bytes);
+        for (size_t log2 = free.size(); log2-- > 0 && held_bytes + retained_bytes > most_bytes;)
+            while (!free[log2].empty() && held_bytes + retained_bytes > most_bytes) {
+                munmap(free[log2].back(), size_t{1} << log2);
+                free[log2].pop_back();
+                retained_bytes -= size_t{1} << log2;
+            }
+    }
 };
 
 // Never destroyed: arrays handed to Python may outlive static destructors.
@@ -46,45 +62,63 @@ void* map_huge(size_t bytes) {
 
 }  // namespace
 
+size_t Buffer::piece_bytes(size_t bytes) { return bytes == 0 ? 0 : std::bit_ceil(std::max<size_t>(bytes, 64)); }
+
 Buffer::Buffer(size_t bytes) {
     if (bytes == 0) return;
-    bytes_ = std::bit_ceil(std::max<size_t>(bytes, 64));
-    if (bytes_ < kHugeBytes) {
-        data_ = std::aligned_alloc(64, bytes_);
-        if (data_ == nullptr) throw std::bad_alloc();
-        return;
-    }
+    const size_t piece = piece_bytes(bytes);
     Recycler& pool = recycler();
     {
         const std::lock_guard lock(pool.mutex);
-        auto& pieces = pool.free[static_cast<size_t>(std::countr_zero(bytes_))];
-        if (!pieces.empty()) {
-            data_ = pieces.back();
-            pieces.pop_back();
-            pool.retained_bytes -= bytes_;
-            return;
+        if (piece >= kHugeBytes) {
+            auto& pieces = pool.free[static_cast<size_t>(std::countr_zero(piece))];
+            if (!pieces.empty()) {
+                data_ = pieces.back();
+                pieces.pop_back();
+                pool.retained_bytes -= piece;
+            }
         }
+        pool.hold(piece);
     }
-    data_ = map_huge(bytes_);
-    zeroed_ = true;
+    bytes_ = piece;
+    if (data_ != nullptr) return;
+    try {
+        zeroed_ = piece >= kHugeBytes;
+        data_ = zeroed_ ? map_huge(piece) : std::aligned_alloc(64, piece);
+        if (data_ == nullptr) throw std::bad_alloc();
+    } catch (...) {
+        const std::lock_guard lock(pool.mutex);
+        pool.held_bytes -= piece;
+        throw;
+    }
 }
 
 Buffer::~Buffer() {
     if (data_ == nullptr) return;
-    if (bytes_ < kHugeBytes) {
-        std::free(data_);
-        return;
-    }
     Recycler& pool = recycler();
     {
         const std::lock_guard lock(pool.mutex);
-        if (bytes_ <= kRetainedBytes / 4 && pool.retained_bytes + bytes_ <= kRetainedBytes) {
+        pool.held_bytes -= bytes_;
+        if (bytes_ >= kHugeBytes && bytes_ <= kRetainedBytes / 4 && pool.retained_bytes + bytes_ <= kRetainedBytes) {
             pool.free[static_cast<size_t>(std::countr_zero(bytes_))].push_back(data_);
             pool.retained_bytes += bytes_;
             return;
         }
     }
-    munmap(data_, bytes_);
+    if (bytes_ < kHugeBytes) std::free(data_);
+    else munmap(data_, bytes_);
+}
+
+Buffer::Usage Buffer::usage() {
+    Recycler& pool = recycler();
+    const std::lock_guard lock(pool.mutex);
+    return {pool.held_bytes, pool.peak_bytes, pool.retained_bytes};
+}
+
+void Buffer::mark_peak() {
+    Recycler& pool = recycler();
+    const std::lock_guard lock(pool.mutex);
+    pool.peak_bytes = pool.held_bytes;
 }
 
 void Buffer::trim() {
@@ -95,6 +129,7 @@ void Buffer::trim() {
         pool.free[log2].clear();
     }
     pool.retained_bytes = 0;
+    pool.most_bytes = pool.held_bytes;
 }
 
 }  // namespace gids

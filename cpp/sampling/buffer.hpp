@@ -28,8 +28,21 @@ public:
     size_t bytes() const { return bytes_; }
     bool zeroed() const { return zeroed_; }  // true when the kernel just mapped it
 
+    // Of all Buffers of the process, as pieces; retained_bytes wait for the next ones.
+    // held_bytes + retained_bytes <= the most that was ever held at once: recycling adds nothing to the peak.
+    struct Usage {
+        size_t held_bytes;
+        size_t peak_bytes;  // most that was held since mark_peak
+        size_t retained_bytes;
+    };
+    static Usage usage();
+    static void mark_peak();
+
     // Frees every piece that no Buffer holds.
     static void trim();
+
+    // The size of the piece that holds so many bytes.
+    static size_t piece_bytes(size_t bytes);
 
 private:
     void swap(Buffer& other) noexcept {
@@ -67,6 +80,14 @@ public:
 
     // size must not exceed the capacity.
     void set_size(int64_t size) { size_ = size; }
+
+    // Moves to the smallest piece that holds the elements: an array that many wait with must not keep its working room.
+    void fit() {
+        if (Buffer::piece_bytes(static_cast<size_t>(size_) * sizeof(T)) >= buffer_.bytes()) return;
+        Array smaller(size_);
+        for (int64_t i = 0; i < size_; ++i) smaller.data()[i] = data()[i];
+        *this = std::move(smaller);
+    }
 
     // Keeps the first size() elements.
     void reserve(int64_t capacity) {

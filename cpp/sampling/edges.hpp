@@ -93,8 +93,12 @@ void filter_edges(EdgeList& edges, const Keep& keep) {
         edges.indptr[i + 1] = kept;
         from = to;
     }
+    const bool positions = edges.positions.size() > 0;
     edges.src.set_size(kept);
-    if (edges.positions.size() > 0) edges.positions.set_size(kept);
+    edges.src.fit();
+    if (!positions) return;
+    edges.positions.set_size(kept);
+    edges.positions.fit();
 }
 
 // Replaces edge positions by edge ids where the relation has them.

@@ -51,6 +51,7 @@ NodeSet::~NodeSet() { end(); }
 
 Array<int64_t> NodeSet::take_nodes() {
     end();
+    nodes_.fit();  // its room was for as many nodes as edges
     return std::move(nodes_);
 }
 

@@ -34,7 +34,7 @@ from gids.errors import ConfigError
 from gids.loader.batch import Batch, map_tensors
 from gids.loader.buffers import BufferPool
 from gids.loader.dividing import Division, weighted_shares
-from gids.loader.engine import Engine, Sampled, Sampler, edge_ids
+from gids.loader.engine import Engine, Sampled, Sampler, SamplingNeeds, edge_ids
 from gids.loader.grouping import AccumulatedGroups
 from gids.loader.memory import Allotment, Fixed, allot
 from gids.loader.options import LoaderOptions
@@ -260,8 +260,8 @@ class CudaEngine(Engine):
             rows[etype] = numbers.nodes[: numbers.size]
         return rows, places
 
-    def _divide(self, sample_bytes: int) -> Division:
-        allotment, ahead = self._allot(sample_bytes), self.options.pipeline
+    def _divide(self, sampling: SamplingNeeds) -> Division:
+        allotment, ahead = self._allot(sampling.sample_bytes), self.options.pipeline
         shares = weighted_shares(allotment, self.demand, self.tables)
         return Division(allotment, shares, ahead.window, ahead.max_group)
 

@@ -106,6 +106,15 @@ def map_tensors(value: T, change: Callable[[Tensor], Tensor]) -> T:
 
 def tensor_bytes(value: object) -> int:
     """Bytes of all tensors inside ``value``, each counted once."""
+    return sum(_tensor_sizes(value))
+
+
+def sample_bytes(value: object) -> int:
+    """Memory of a sample inside ``value``: its arrays are pieces whose sizes are powers of two (cpp/sampling/buffer.hpp)."""
+    return sum(1 << max(6, (size - 1).bit_length()) for size in _tensor_sizes(value) if size)
+
+
+def _tensor_sizes(value: object) -> list[int]:
     sizes: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:
@@ -113,4 +122,4 @@ def tensor_bytes(value: object) -> int:
         return tensor
 
     map_tensors(value, note)
-    return sum(sizes.values())
+    return list(sizes.values())

@@ -16,7 +16,7 @@ memory depends on the graph, so :func:`gids.tiers.split_budget` tries them on a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,15 +24,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gids.errors import ConfigError
 from gids.loader.memory import Allotment, Fixed, TableDemand, allot, held_batches
 from gids.storage import DeviceCurve
 from gids.storage.curve import DEFAULT_CURVE
 from gids.table import RowTable
 from gids.tiers import AccessModel, HotRows, TableProfile, TableShare, split_budget
-from gids.tiers.budget import cache_bytes, host_bytes, rows_within
+from gids.tiers.budget import LEAST_STAGING_BYTES, PLANNED_ROW_BYTES, cache_bytes, host_bytes, rows_within
 
-#: Sampled batches in channels and in the hands of a stage.
-SAMPLES_ON_THE_WAY = 5
+#: Most of the budget for samples of groups that wait to begin, or are gathered, beside those that share each read.
+AROUND_SHARE = 1 / 16
 #: Share of the device's peak that the accesses of a step aim for.
 EFFICIENCY = 0.95
 
@@ -91,6 +92,8 @@ def divide(
     window: int,
     max_group: int,
     prefetch: int,
+    groups_in_flight: int,
+    on_the_way: int,
     merge_gap_bytes: int | None = None,
 ) -> Division:
     """Divide a budget between what must be there and the tiers of every table.
@@ -110,26 +113,40 @@ def divide(
     asked : Asked
         What the user fixed.
     window, max_group, prefetch : int
-        As in :class:`gids.Loader`, where the user did not fix them.
+        As in :class:`gids.Loader`, where the user did not fix them: window and group become smaller where the budget
+        cannot hold so many samples.
+    groups_in_flight : int
+        Groups beyond those that share each read, whose samples are held as well.
+    on_the_way : int
+        Sampled batches that are in no window and no group: just made, or delivered.
     merge_gap_bytes : int, optional
         As readers will be told.
     """
-    window = window if asked.window is None else asked.window
-    together = max_group if asked.max_group is None else asked.max_group
-    plain = allot(
-        budget,
-        fixed,
-        demand,
-        ahead=window + together + SAMPLES_ON_THE_WAY,
-        planned=window + together,
-        held=held_batches(together),
-        prefetch=prefetch,
-        cache_bytes=asked.cache,
-        host_bytes=asked.host,
-        group_bytes=asked.groups,
-    )
     rows = sum(need.rows for need in demand.values())
-    ruled = Division(plain, weighted_shares(plain, demand, tables), window, *grouped(together, rows, curve))
+    around_bytes = groups_in_flight * (fixed.sample_bytes + rows * PLANNED_ROW_BYTES)  # with groups of one batch
+    most = max(1, int(budget * AROUND_SHARE) // max(around_bytes, 1))
+    attempts = list(_attempts(window, max_group, fixed.staging_bytes, asked))
+    for looks, together, staging in attempts:
+        largest = min(most, together)
+        waiting = looks + 1 + together + groups_in_flight * largest
+        try:
+            plain = allot(
+                budget,
+                replace(fixed, staging_bytes=staging),
+                demand,
+                ahead=waiting + on_the_way,
+                planned=waiting,
+                held=held_batches(together),
+                prefetch=prefetch,
+                cache_bytes=asked.cache,
+                host_bytes=asked.host,
+                group_bytes=asked.groups,
+            )
+            break
+        except ConfigError:
+            if (looks, together, staging) == attempts[-1]:
+                raise
+    ruled = Division(plain, weighted_shares(plain, demand, tables), looks, *grouped(together, rows, curve, largest))
     if None not in (asked.cache, asked.host, asked.groups):
         return replace(ruled, reasons=("cache, host buffer and groups as asked for",))
     if all(share.cache_rows == tables[key].num_rows for key, share in ruled.shares.items()):
@@ -138,8 +155,9 @@ def divide(
     if batches < 2 or curve is None:
         return replace(ruled, reasons=("divided by rule: there were no two batches to learn from",))
     outputs, ranked = plain.outputs, hot()
+    sampling = fixed.scratch_bytes + on_the_way * fixed.sample_bytes + largest * around_bytes
     split = split_budget(
-        budget - fixed.topology_bytes - fixed.labels_bytes - outputs - SAMPLES_ON_THE_WAY * fixed.sample_bytes,
+        budget - fixed.topology_bytes - fixed.labels_bytes - outputs - sampling,
         {key: TableProfile(tables[key], profiled[key], ranked.get(key, NeverHot())) for key in tables},
         curve,
         cache=asked.cache,
@@ -157,7 +175,7 @@ def divide(
         fixed.topology_bytes,
         fixed.labels_bytes,
         split.staging_bytes,
-        split.waiting_bytes + SAMPLES_ON_THE_WAY * fixed.sample_bytes,
+        split.waiting_bytes + sampling,
         outputs,
         sum(share.group_bytes for share in shares.values()),
         sum(host_bytes(share.host_rows, tables[key].row_bytes) for key, share in shares.items()),
@@ -167,21 +185,35 @@ def divide(
         allotment,
         shares,
         split.window,
-        *grouped(split.group_batches, split.disk_rows, curve),
+        *grouped(split.group_batches, split.disk_rows, curve, largest),
         min(1.0, split.disk_rows / max(rows, 1)),
         split.reasons,
     )
 
 
-def grouped(together: int, rows: float, curve: DeviceCurve | None) -> tuple[int, int]:
+def _attempts(window: int, max_group: int, staging: int, asked: Asked) -> Iterator[tuple[int, int, int]]:
+    """Give windows, groups and bytes of staging to try, largest first; what the user fixed stays."""
+    looks = window if asked.window is None else asked.window
+    together = max_group if asked.max_group is None else asked.max_group
+    yield looks, together, staging
+    while (together > 1 and asked.max_group is None) or (looks > 0 and asked.window is None):
+        looks = looks // 2 if asked.window is None else looks
+        together = max(1, together // 2) if asked.max_group is None else together
+        yield looks, together, staging
+    if asked.staging is None and staging > LEAST_STAGING_BYTES:
+        yield looks, together, LEAST_STAGING_BYTES
+
+
+def grouped(together: int, rows: float, curve: DeviceCurve | None, largest: int) -> tuple[int, int]:
     """Divide the batches that share each read into groups that keep the device busy: (batches in a group, groups).
 
     A step reads about as many rows as one group needs, ``rows`` for each of its batches. They are enough by the model of
-    the device, or where the time in which its queue runs empty at the end is a small part of the whole.
+    the device, or where the time in which its queue runs empty at the end is a small part of the whole. No group is
+    larger than ``largest`` batches: some wait, with their samples, beside those that are read.
     """
     curve = DEFAULT_CURVE if curve is None else curve
     accesses = min(AccessModel.from_curve(curve).accesses_for(EFFICIENCY), curve.best_depth / (1 - EFFICIENCY))
-    size = min(together, max(1, math.ceil(accesses / max(rows, 1.0))))
+    size = min(together, largest, max(1, math.ceil(accesses / max(rows, 1.0))))
     return size, together // size
 
 

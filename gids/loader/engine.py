@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gids._native import ThreadPool
+from gids._native import ThreadPool, sampling_memory, trim_sampling_buffers
 from gids.dataset import Dataset
 from gids.errors import ConfigError
-from gids.loader.batch import Batch, tensor_bytes
+from gids.loader.batch import Batch, sample_bytes
 from gids.loader.dividing import Asked, Division, divide
 from gids.loader.host_rank import Scores, host_scores
 from gids.loader.memory import BATCHES_IN_HANDS, Fixed, TableDemand, default_budget, local_processes
 from gids.loader.options import LoaderOptions, names_by_type
-from gids.loader.pipeline import Fetched, Pipeline, Work
+from gids.loader.pipeline import SAMPLED_AHEAD, Fetched, Pipeline, Work
 from gids.loader.seeds import SeedBatch, SeedOrder
 from gids.loader.stores import TableSet, open_tables
 from gids.loader.trace import Trace
@@ -62,6 +62,14 @@ class Sampled:
     sample: Sample
     edge_rows: dict[EdgeType, Tensor] = field(default_factory=dict)  # unique edge ids over all blocks
     edge_places: dict[EdgeType, list[Tensor]] = field(default_factory=dict)  # per block: edge -> place in edge_rows
+
+
+@dataclass(frozen=True)
+class SamplingNeeds:
+    """Memory of one sampled batch, and of the work that makes it, at most."""
+
+    sample_bytes: int
+    scratch_bytes: int
 
 
 class Engine:
@@ -117,9 +125,9 @@ class Engine:
         options = self.options
         self.host_budget = default_budget() if options.budget is None else options.budget
         self.storage = self._storage()
-        self.demand, self.profiled, sample_bytes = self._profile(profile)
+        self.demand, self.profiled, sampling = self._profile(profile)
         self._seeds = seeds
-        self.division = self._divide(sample_bytes)
+        self.division = self._divide(sampling)
         self.allotment = self.division.allotment
         self.table_set = self._open()
         self.profiled = {}  # has served, like the rankings
@@ -155,22 +163,22 @@ class Engine:
         return {ntype: labels for ntype, labels in found.items() if labels is not None}
 
     def _topology_bytes(self) -> int:
-        if self.options.topology == "disk":
-            return self.topology.resident_bytes()
-        total = 0
-        for etype in self.dataset.edge_types:
-            parts = [self.dataset.indices_table(etype), self.dataset.edge_ids_table(etype)]
-            total += self.dataset.indptr(etype).nbytes + sum(part.total_bytes for part in parts if part is not None)
-        return total
+        return self.topology.resident_bytes()
 
-    def _profile(self, order: SeedOrder) -> tuple[dict[Hashable, TableDemand], dict[Hashable, list[Tensor]], int]:
-        """Sample some batches: what a batch needs at most, the rows of every batch, and the most memory of a sample."""
+    def _profile(
+        self, order: SeedOrder
+    ) -> tuple[dict[Hashable, TableDemand], dict[Hashable, list[Tensor]], SamplingNeeds]:
+        """Sample some batches: what a batch needs at most, the rows of every batch, and what sampling takes."""
         rows = dict.fromkeys(self.tables, 1)
         taken: dict[Hashable, list[Tensor]] = {key: [] for key in self.tables}
-        sample_bytes = total = 0
+        most = scratch = total = 0
         for index in range(min(self.profiled_batches, len(order))):
+            held, _, _ = sampling_memory(mark=True)
+            tables = self.topology.native.table_bytes
             work = self.sample(order[index], epoch=0)
-            sample_bytes = max(sample_bytes, work.size_bytes)
+            grown = self.topology.native.table_bytes - tables  # counted with the topology, which keeps them
+            scratch = max(scratch, sampling_memory()[1] - held - grown - work.size_bytes)
+            most = max(most, work.size_bytes)
             for key, wanted in work.rows.items():
                 taken[key].append(wanted)
                 rows[key] = max(rows[key], min(int(len(wanted) * PROFILE_MARGIN) + 1, self.tables[key].num_rows))
@@ -182,15 +190,16 @@ class Engine:
             widened = self.options.dtype is not None and table.torch_dtype.is_floating_point
             item_bytes = self.options.dtype.itemsize if self.options.dtype and widened else table.item_bytes
             demand[key] = TableDemand(rows[key], table.row_bytes, table.dim * item_bytes, table.num_rows)
-        return demand, taken, sample_bytes
+        return demand, taken, SamplingNeeds(int(most * PROFILE_MARGIN), int(scratch * PROFILE_MARGIN))
 
-    def _divide(self, sample_bytes: int) -> Division:
+    def _divide(self, sampling: SamplingNeeds) -> Division:
         options, pipeline = self.options, self.options.pipeline
         fixed = Fixed(
             topology_bytes=self._topology_bytes(),
             labels_bytes=sum(labels.nbytes for labels in self.labels.values()),
             staging_bytes=self.storage.staging_bytes if self.tables else 0,
-            sample_bytes=sample_bytes,
+            sample_bytes=sampling.sample_bytes,
+            scratch_bytes=sampling.scratch_bytes * pipeline.sample_workers,
         )
         asked = Asked(
             cache=options.cache_bytes,
@@ -214,6 +223,8 @@ class Engine:
             window=pipeline.window,
             max_group=pipeline.max_group,
             prefetch=pipeline.prefetch,
+            groups_in_flight=pipeline.groups_in_flight,
+            on_the_way=SAMPLED_AHEAD + pipeline.sample_workers + pipeline.prefetch + BATCHES_IN_HANDS,
             merge_gap_bytes=self.storage.merge_gap_bytes,
         )
 
@@ -285,7 +296,7 @@ class Engine:
         sampled = Sampled(seeds, sample, edge_rows, edge_places)
         rows: dict[Hashable, Tensor] = {pair: sample.input_nodes[pair[0]] for pair in self.node_tables}
         rows |= {pair: edge_rows[pair[0]] for pair in self.edge_tables}
-        return Work(sampled, rows, tensor_bytes(sampled))
+        return Work(sampled, rows, sample_bytes(sampled))
 
     def _edge_rows(self, sample: Sample) -> tuple[dict[EdgeType, Tensor], dict[EdgeType, list[Tensor]]]:
         rows, places = {}, {}
@@ -342,6 +353,7 @@ class Engine:
         """Give files, threads and memory back."""
         self._close_topology()
         self.table_set.close()
+        trim_sampling_buffers()
 
     def _close_topology(self) -> None:
         if self.options.topology == "disk":  # one in memory may serve others

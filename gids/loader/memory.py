@@ -8,13 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gids.errors import ConfigError
+from gids.tiers.budget import WINDOW_ROW_BYTES
 from gids.units import format_bytes
 
 #: Batches that the consumer holds: the one in training, and the one before it, which lives until the loop variable is
 #: bound again.
 BATCHES_IN_HANDS = 2
-#: What the planner keeps of one row of one batch in the window: its next use, and its entry in the map of last uses.
-WINDOW_ROW_BYTES = 52
 #: Of the memory for rows, what goes to groups; the rest is cache. Large groups read rows once for many batches *and*
 #: make neighbours on disk that merge; measured on a 4 M-row table with 20 % of it in memory, 1/4, 1/2 and 3/4 need
 #: 26 k, 17 k and 13 k reads a batch, and all of it (no cache) 15 k.
@@ -54,6 +53,7 @@ class Fixed:
     labels_bytes: int = 0
     staging_bytes: int = 0
     sample_bytes: int = 0  # of one sampled batch
+    scratch_bytes: int = 0  # that sampling works in, beyond what it returns
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,8 @@ def allot(
     """
     batch = sum(table.rows * table.row_bytes for table in demand.values())
     outputs = sum(table.rows * table.out_row_bytes for table in demand.values()) * (prefetch + BATCHES_IN_HANDS)
-    samples = fixed.sample_bytes * ahead + sum(table.rows for table in demand.values()) * WINDOW_ROW_BYTES * planned
+    waiting = fixed.sample_bytes * ahead + sum(table.rows for table in demand.values()) * WINDOW_ROW_BYTES * planned
+    samples = waiting + fixed.scratch_bytes
     rest = budget - fixed.topology_bytes - fixed.labels_bytes - fixed.staging_bytes - samples - outputs
     asked = (cache_bytes or 0) + (host_bytes or 0)
     least_groups = max(batch, group_bytes or 0)
@@ -152,7 +153,8 @@ def allot(
             "topology": fixed.topology_bytes,
             "labels": fixed.labels_bytes,
             "staging": fixed.staging_bytes,
-            f"{ahead} sampled batches": samples,
+            f"{ahead} sampled batches": waiting,
+            "sampling": fixed.scratch_bytes,
             f"{prefetch + BATCHES_IN_HANDS} batches in delivery": outputs,
             "rows being read": least_groups,
             "cache": cache_bytes or 0,

@@ -12,8 +12,8 @@ from gids.tiers import AccessModel, Accumulator, Counters
 ONE = {"feat": TableDemand(rows=100, row_bytes=10, out_row_bytes=20, num_rows=10_000, slot_overhead_bytes=0)}
 FORESIGHT = {"ahead": 11, "planned": 4, "held": 8, "prefetch": 1}
 UNSET = {"cache_bytes": None, "host_bytes": None, "group_bytes": None}
-# 3 batches in delivery of 100 x 20 bytes; 11 samples of 30 bytes and 4 x 100 rows x 52 bytes of the planner; 500 fixed.
-NEEDED = 3 * 2000 + 11 * 30 + 4 * 100 * 52 + 500
+# 3 batches in delivery of 100 x 20 bytes; 11 samples of 30 bytes and 4 x 100 rows x 60 bytes of the planner; 500 fixed.
+NEEDED = 3 * 2000 + 11 * 30 + 4 * 100 * 60 + 500
 FIXED = Fixed(topology_bytes=300, labels_bytes=100, staging_bytes=100, sample_bytes=30)
 
 
