@@ -28,7 +28,7 @@ class Gids(Contender):
 
     def __init__(self, job: Job):
         super().__init__(job)
-        options = self.OPTIONS | job.options
+        options = self.OPTIONS | self.sized(job) | job.options
         if "storage" in options:
             options["storage"] = StorageOptions(**options["storage"])
         self.loader = gids.Loader(
@@ -40,6 +40,11 @@ class Gids(Contender):
             budget=job.budget,
             **options,
         ).prepare()
+
+    @classmethod
+    def sized(cls, job: Job) -> dict[str, Any]:
+        """Options that depend on the job."""
+        return {}
 
     def batches(self, epoch: int, count: int, rows: int | None = None) -> Iterator[Prepared]:
         # Each round is an epoch over its own part of the split, so that it ends, and leaves the cache, as epochs do.
@@ -75,21 +80,43 @@ class Gids(Contender):
 class BamLike(Gids):
     """Paper 004's BaM loader: a cache with random eviction, every batch by itself."""
 
-    ABOUT = "gids with random eviction, no window, no host buffer, no accumulator, one request per row"
+    ABOUT = "gids with random eviction, no window, no host buffer, no accumulator (one batch's accesses in flight), one request per row"
     OPTIONS: ClassVar[dict[str, Any]] = {
         "policy": "random",
         "window": 0,
         "max_group": 1,
+        "groups_in_flight": 1,
         "host_buffer": 0,
         "storage": ROW_BY_ROW,
     }
 
 
 class GidsPaper(Gids):
-    """Paper 004's GIDS: window buffering of 8, constant host buffer, accumulator."""
+    """Paper 004's GIDS: window buffering of 8, constant host buffer, accumulator.
 
-    ABOUT = "gids with the paper's pinning policy, window 8, host buffer, accumulator, one request per row"
-    OPTIONS: ClassVar[dict[str, Any]] = {"policy": "gids", "window": 8, "max_group": 8, "storage": ROW_BY_ROW}
+    Its accumulator lets the next iterations' accesses begin before those of this one have ended; each iteration still
+    reads its own rows, and what they share is the cache's business. So batches are planned one by one (``max_group`` 1)
+    and several are in flight. Batches that share each read are this project's own and are measured as ``gids``.
+    """
+
+    ABOUT = (
+        "gids with the paper's pinning policy, window 8, cache and host buffer in the paper's proportion, accumulator "
+        "(accesses of 2 batches in flight unless said otherwise), one request per row"
+    )
+    OPTIONS: ClassVar[dict[str, Any]] = {
+        "policy": "gids",
+        "window": 8,
+        "max_group": 1,
+        "groups_in_flight": 2,
+        "storage": ROW_BY_ROW,
+    }
+    #: The paper gives 8 GB of the GPU to the cache and up to 20 % of IGB-Full's 1,100 GB to the host buffer.
+    CACHE_SHARE = 8 / 228
+
+    @classmethod
+    def sized(cls, job: Job) -> dict[str, Any]:
+        """Give the cache its share of the budget; the host buffer gets what the loader finds it worth."""
+        return {"cache": int((job.budget or 0) * cls.CACHE_SHARE)}
 
 
 class Ginex(Gids):
