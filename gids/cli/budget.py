@@ -18,9 +18,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fanouts", type=int, nargs="+", default=[10, 10], help="outermost first (default 10 10)")
     parser.add_argument("--batch-size", type=int, default=1024, help="seeds of a batch (default 1024)")
     parser.add_argument("--batches", type=int, default=48, help="batches of the profile (default 48)")
-    parser.add_argument(
-        "--rank", choices=["pagerank", "degree", "counted"], default="pagerank", help="of the host buffer"
-    )
+    ranks = ["visits", "pagerank", "degree", "counted"]
+    parser.add_argument("--rank", choices=ranks, default="visits", help="of the host buffer (default visits)")
     for name in ("cache", "host", "group", "staging"):
         parser.add_argument(f"--{name}", metavar="BYTES", help=f"fix the memory for {name}")
     parser.add_argument("--window", type=int, help="fix the batches to look ahead")
@@ -32,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     import gids
     from gids.storage import load_curve
     from gids.tiers import split_budget
-    from gids.tiers.budget import cache_bytes, host_bytes
+    from gids.tiers.budget import host_bytes
 
     dataset = gids.open(args.dataset)
     profiles = profile_of(dataset, args)
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> None:
         staging=fixed_bytes(args, "staging"),
     )
     loader = {
-        "cache": sum(cache_bytes(s.cache_rows, tables[key].row_bytes) for key, s in split.tables.items()),
+        "cache": sum(s.cache_bytes(tables[key]) for key, s in split.tables.items()),
         "host_buffer": sum(host_bytes(s.host_rows, tables[key].row_bytes) for key, s in split.tables.items()),
         "groups": sum(s.group_bytes for s in split.tables.values()),
         "window": split.window,
@@ -129,7 +128,7 @@ def profile_of(dataset: Any, args: argparse.Namespace) -> dict[Hashable, Any]:
         for etype, name in edge_tables:
             taken = [block.edge_ids[etype] for block in sample.blocks if block.edge_ids is not None]
             rows[etype, name].append(torch.unique(torch.cat(taken)))
-    ranks = {} if args.rank == "counted" else rank_nodes(dataset, seeds, by=args.rank, pool=pool)
+    ranks = {} if args.rank == "counted" else rank_nodes(dataset, seeds, by=args.rank, fanouts=args.fanouts, pool=pool)
     hot: dict[Hashable, HotRows] = {key: RowScores(ranks[key[0]]) for key in node_tables if ranks}
     hot |= {key: EdgeScores(ranks[key[0][2]], dataset.indptr(key[0])) for key in edge_tables if ranks}
     return {key: TableProfile(table, rows[key], hot.get(key)) for key, table in {**node_tables, **edge_tables}.items()}

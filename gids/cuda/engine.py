@@ -33,7 +33,7 @@ from gids.dataset import Dataset
 from gids.errors import ConfigError
 from gids.loader.batch import Batch, map_tensors
 from gids.loader.buffers import BufferPool
-from gids.loader.dividing import Division, weighted_shares
+from gids.loader.dividing import Division, popularity_reasons, weighted_shares
 from gids.loader.engine import Engine, Sampled, Sampler, SamplingNeeds, edge_ids
 from gids.loader.grouping import AccumulatedGroups
 from gids.loader.memory import Allotment, Fixed, allot
@@ -262,8 +262,10 @@ class CudaEngine(Engine):
 
     def _divide(self, sampling: SamplingNeeds) -> Division:
         allotment, ahead = self._allot(sampling.sample_bytes), self.options.pipeline
-        shares = weighted_shares(allotment, self.demand, self.tables)
-        return Division(allotment, shares, ahead.window, ahead.max_group)
+        wanted = self._wanted_popularity()
+        shares = weighted_shares(allotment, self.demand, self.tables, wanted)
+        reasons = popularity_reasons(allotment, shares, self.demand, self.tables, wanted)
+        return Division(allotment, shares, ahead.window, ahead.max_group, reasons=reasons)
 
     def _allot(self, sample_bytes: int) -> Allotment:
         options, pipeline = self.options, self.options.pipeline
@@ -340,7 +342,7 @@ class CudaEngine(Engine):
         )
         stores: dict[Hashable, TableStore] = {}
         opened = TableSet(stores, grouping)
-        hosted = self._host_rows()
+        hosted, popularity = self._host_rows(), self._popularity()
         try:
             for key, table in self.tables.items():
                 share = weight[key] / total
@@ -362,6 +364,7 @@ class CudaEngine(Engine):
                     policy=options.policy,
                     window=options.pipeline.window,
                     host_buffer=host,
+                    popularity=popularity.get(key),
                     group_rows=min(limits[key] // table.row_bytes, in_flight * table.num_rows),
                     seed=options.seed,
                 )

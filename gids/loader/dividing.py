@@ -15,6 +15,7 @@ memory depends on the graph, so :func:`gids.tiers.split_budget` tries them on a 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +31,14 @@ from gids.storage import DeviceCurve
 from gids.storage.curve import DEFAULT_CURVE
 from gids.table import RowTable
 from gids.tiers import AccessModel, HotRows, TableProfile, TableShare, split_budget
-from gids.tiers.budget import LEAST_STAGING_BYTES, PLANNED_ROW_BYTES, cache_bytes, host_bytes, rows_within
+from gids.tiers.budget import (
+    LEAST_STAGING_BYTES,
+    PLANNED_ROW_BYTES,
+    divide_cache,
+    host_bytes,
+    popularity_reason,
+    rows_within,
+)
 
 #: Most of the budget for samples of groups that wait to begin, or are gathered, beside those that share each read.
 AROUND_SHARE = 1 / 16
@@ -95,6 +103,7 @@ def divide(
     groups_in_flight: int,
     on_the_way: int,
     merge_gap_bytes: int | None = None,
+    popularity: Mapping[Hashable, bool | None] | None = None,
 ) -> Division:
     """Divide a budget between what must be there and the tiers of every table.
 
@@ -121,7 +130,10 @@ def divide(
         Sampled batches that are in no window and no group: just made, or delivered.
     merge_gap_bytes : int, optional
         As readers will be told.
+    popularity : mapping of table key to bool or None, optional
+        As for :func:`gids.tiers.split_budget`; none by default.
     """
+    popularity = dict.fromkeys(tables, False) if popularity is None else popularity
     rows = sum(need.rows for need in demand.values())
     around_bytes = groups_in_flight * (fixed.sample_bytes + rows * PLANNED_ROW_BYTES)  # with groups of one batch
     most = max(1, int(budget * AROUND_SHARE) // max(around_bytes, 1))
@@ -146,14 +158,16 @@ def divide(
         except ConfigError:
             if (looks, together, staging) == attempts[-1]:
                 raise
-    ruled = Division(plain, weighted_shares(plain, demand, tables), looks, *grouped(together, rows, curve, largest))
+    shares = weighted_shares(plain, demand, tables, popularity)
+    ruled = Division(plain, shares, looks, *grouped(together, rows, curve, largest))
+    known = popularity_reasons(plain, shares, demand, tables, popularity)
     if None not in (asked.cache, asked.host, asked.groups):
-        return replace(ruled, reasons=("cache, host buffer and groups as asked for",))
+        return replace(ruled, reasons=("cache, host buffer and groups as asked for", *known))
     if all(share.cache_rows == tables[key].num_rows for key, share in ruled.shares.items()):
         return replace(ruled, reasons=("every table fits in the cache",))
     batches = min((len(rows) for rows in profiled.values()), default=0)
     if batches < 2 or curve is None:
-        return replace(ruled, reasons=("divided by rule: there were no two batches to learn from",))
+        return replace(ruled, reasons=("divided by rule: there were no two batches to learn from", *known))
     outputs, ranked = plain.outputs, hot()
     sampling = fixed.scratch_bytes + on_the_way * fixed.sample_bytes + largest * around_bytes
     split = split_budget(
@@ -168,6 +182,7 @@ def divide(
         max_group=together,
         sample_bytes=fixed.sample_bytes,
         merge_gap_bytes=merge_gap_bytes,
+        popularity=popularity,
     )
     shares = split.tables
     allotment = Allotment(
@@ -179,7 +194,7 @@ def divide(
         outputs,
         sum(share.group_bytes for share in shares.values()),
         sum(host_bytes(share.host_rows, tables[key].row_bytes) for key, share in shares.items()),
-        sum(cache_bytes(share.cache_rows, tables[key].row_bytes) for key, share in shares.items()),
+        sum(share.cache_bytes(tables[key]) for key, share in shares.items()),
     )
     return Division(
         allotment,
@@ -228,17 +243,50 @@ class NeverHot:
         """Say that everything ranks before each of ``rows``."""
         return np.full(len(rows), np.iinfo(np.int64).max)
 
+    def levels(self, rows: NDArray[np.int64] | None = None) -> NDArray[np.uint8]:
+        """Say of each of ``rows`` that it is never used."""
+        return np.zeros(0 if rows is None else len(rows), np.uint8)
+
 
 def weighted_shares(
-    allotment: Allotment, demand: Mapping[Hashable, TableDemand], tables: Mapping[Hashable, RowTable]
+    allotment: Allotment,
+    demand: Mapping[Hashable, TableDemand],
+    tables: Mapping[Hashable, RowTable],
+    popularity: Mapping[Hashable, bool | None] | None = None,
 ) -> dict[Hashable, TableShare]:
-    """Share an allotment between tables by the bytes that a batch asks of them."""
-    weight = {key: max(1, need.rows * need.row_bytes) for key, need in demand.items()}
-    total = sum(weight.values())
+    """Share an allotment between tables by the bytes that a batch asks of them; ``popularity`` as for :func:`divide`."""
+    part = _weights(demand)
     shares = {}
     for key, table in tables.items():
+        host = rows_within(int(allotment.host_buffer * part[key]), table.row_bytes, table.num_rows, host_bytes)
+        wanted = False if popularity is None else popularity[key]
         slot_bytes = table.row_bytes + demand[key].slot_overhead_bytes
-        cache = min(int(allotment.cache * (weight[key] / total)) // slot_bytes, table.num_rows)
-        host = rows_within(allotment.host_buffer * weight[key] // total, table.row_bytes, table.num_rows, host_bytes)
-        shares[key] = TableShare(cache, host, allotment.groups * weight[key] // total)
+        slots_in = functools.partial(_slots_in, slot_bytes, table.num_rows)
+        memory = int(allotment.cache * part[key])
+        cache, popular = divide_cache(memory, table, table.num_rows, wanted, slots_in)
+        shares[key] = TableShare(cache, host, int(allotment.groups * part[key]), popular)
     return shares
+
+
+def _slots_in(slot_bytes: int, most: int, memory: int) -> int:
+    return min(memory // slot_bytes, most)
+
+
+def popularity_reasons(
+    allotment: Allotment,
+    shares: Mapping[Hashable, TableShare],
+    demand: Mapping[Hashable, TableDemand],
+    tables: Mapping[Hashable, RowTable],
+    popularity: Mapping[Hashable, bool | None],
+) -> tuple[str, ...]:
+    """Say of every table that a cache holds in part whether the popularity of its rows is known, and why."""
+    return tuple(
+        popularity_reason(shares[key], table, int(allotment.cache * _weights(demand)[key]), popularity[key])
+        for key, table in tables.items()
+        if popularity[key] is not False and 0 < shares[key].cache_rows < table.num_rows
+    )
+
+
+def _weights(demand: Mapping[Hashable, TableDemand]) -> dict[Hashable, float]:
+    weight = {key: max(1, need.rows * need.row_bytes) for key, need in demand.items()}
+    return {key: value / sum(weight.values()) for key, value in weight.items()}

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gids._native import ThreadPool, sampling_memory, trim_sampling_buffers
@@ -17,7 +18,7 @@ from gids.dataset import Dataset
 from gids.errors import ConfigError
 from gids.loader.batch import Batch, sample_bytes
 from gids.loader.dividing import Asked, Division, divide
-from gids.loader.host_rank import Scores, host_scores
+from gids.loader.host_rank import RANDOM, Scores, host_scores
 from gids.loader.memory import BATCHES_IN_HANDS, Fixed, TableDemand, default_budget, local_processes
 from gids.loader.options import LoaderOptions, names_by_type
 from gids.loader.pipeline import SAMPLED_AHEAD, Fetched, Pipeline, Work
@@ -28,8 +29,9 @@ from gids.sampling import EdgeSeeds, EdgeType, Sample, SampleKey, Topology
 from gids.sampling.topology import share_topology
 from gids.storage import StorageOptions, load_curve
 from gids.table import RowTable
-from gids.tiers import EdgeScores, HotRows, RowScores
+from gids.tiers import EdgeScores, HotRows, RowScores, parse_policy
 from gids.tiers.budget import LEAST_STAGING_BYTES
+from gids.tiers.policies import Window
 
 T = TypeVar("T")
 
@@ -226,7 +228,25 @@ class Engine:
             groups_in_flight=pipeline.groups_in_flight,
             on_the_way=SAMPLED_AHEAD + pipeline.sample_workers + pipeline.prefetch + BATCHES_IN_HANDS,
             merge_gap_bytes=self.storage.merge_gap_bytes,
+            popularity=self._wanted_popularity(),
         )
+
+    def _wanted_popularity(self) -> dict[Hashable, bool | None]:
+        """Say of each table whether its cache is to know how popular rows are; None where memory decides."""
+        wanted = self.options.popularity
+        if not isinstance(parse_policy(self.options.policy), Window):
+            wanted = False
+        if wanted is None and isinstance(self.options.host_rank, str) and self.options.host_rank == RANDOM:
+            wanted = False
+        unranked = [pair for pair in self.edge_tables if not self._is_ranked(pair[0])]
+        return {key: False if key in unranked else wanted for key in self.tables}
+
+    def _is_ranked(self, etype: EdgeType) -> bool:
+        """Whether the rows of an edge type's features are the positions of its edges."""
+        return self.dataset.edge_ids_table(etype) is None
+
+    def _popularity(self) -> dict[Hashable, NDArray[np.uint8]]:
+        return {key: self.rankings[key].levels() for key, share in self.division.shares.items() if share.popular}
 
     def _host_rows(self) -> dict[Hashable, Tensor]:
         """Choose the rows of the host buffer. Its memory is shared, so every process adds its part."""
@@ -241,13 +261,14 @@ class Engine:
             self.dataset,
             self.options.host_rank,
             starting_nodes(self.dataset, self._seeds),
+            self.sampler,
             seed=self.options.seed,
             pool=self.pool,
             count=self._count_accesses,
         )
         ranked: dict[Hashable, HotRows] = {pair: RowScores(scores[pair[0]]) for pair in self.node_tables}
         for etype, name in self.edge_tables:
-            if self.dataset.edge_ids_table(etype) is None:  # the rows of its features are the positions of the edges
+            if self._is_ranked(etype):
                 ranked[etype, name] = EdgeScores(scores[etype[2]], self.dataset.indptr(etype))
         return ranked
 
@@ -284,6 +305,7 @@ class Engine:
             pool=self.pool,
             dtype=options.dtype,
             host_rows=self._host_rows(),
+            popularity=self._popularity(),
             profiled=self.profiled,
             record=options.record,
         )

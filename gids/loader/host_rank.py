@@ -13,6 +13,7 @@ from torch import Tensor
 from gids._native import ThreadPool
 from gids.dataset import Dataset
 from gids.errors import ConfigError
+from gids.sampling import NeighborSampler
 from gids.tiers.rank import Ranking, rank_nodes
 
 #: Computed by the loader itself: chance is the baseline, a count of one sampled epoch the best that is known.
@@ -36,6 +37,7 @@ def host_scores(
     dataset: Dataset,
     host_rank: Any,
     seeds: Mapping[str, Tensor],
+    sampler: object,
     *,
     seed: int,
     pool: ThreadPool,
@@ -47,10 +49,12 @@ def host_scores(
     ----------
     dataset : Dataset
         The graph.
-    host_rank : str, path-like, array, Tensor, or mapping of node type to those
+    host_rank : str, path-like, array, Tensor, or mapping of node type to those, optional
         As in :class:`gids.Loader`.
     seeds : mapping of node type to Tensor[int64]
-        Where the rank of ``"pagerank"`` starts.
+        Where sampling starts, for ``"visits"`` and ``"pagerank"``.
+    sampler : Sampler
+        Whose visits are expected, for ``"visits"``.
     seed : int
         For ``"random"``.
     pool : ThreadPool
@@ -58,11 +62,18 @@ def host_scores(
     count : callable
         Counts the accesses of a sampled epoch, for ``"counted"``.
     """
+    fanouts = sampler.fanouts if isinstance(sampler, NeighborSampler) else None
+    if host_rank is None:
+        host_rank = Ranking.PAGERANK.value if fanouts is None else Ranking.VISITS.value
     if isinstance(host_rank, str) and host_rank in NAMES:
         if host_rank == RANDOM:
             drawn = enumerate(dataset.node_types)
             return {t: np.random.default_rng([seed, n]).permutation(dataset.num_nodes(t)) + 1 for n, t in drawn}
-        return count() if host_rank == COUNTED else rank_nodes(dataset, seeds, by=host_rank, pool=pool)
+        if host_rank == COUNTED:
+            return count()
+        if host_rank == Ranking.VISITS.value and fanouts is None:
+            raise ConfigError(f"host_rank 'visits' needs a NeighborSampler (got {type(sampler).__name__})")
+        return rank_nodes(dataset, seeds, by=host_rank, fanouts=fanouts, pool=pool)
     if isinstance(host_rank, Mapping):
         unknown = [ntype for ntype in host_rank if ntype not in dataset.node_types]
         if unknown:

@@ -72,13 +72,18 @@ class Loader(IterableDataset[Batch]):
     cache, host_buffer, groups : int or str, optional
         Memory for the cache, for the constant host buffer, and for rows being read. What is not given is chosen by a
         short profile before the first epoch; :meth:`stats` tells what was chosen and why.
-    host_rank : {"pagerank", "degree", "counted", "random"}, .npy file, array or Tensor, or mapping of str to those
-        Which rows the host buffer holds: by weighted reverse PageRank from the seeds, by degree, by the accesses of an
-        epoch that is sampled for the purpose, by chance, or by scores of your own, one per node (by node type on a
-        heterograph; not negative, nodes of score 0 stay out). Loaders of this machine that hold the same rows, in
-        whatever process, share one copy.
+    host_rank : {"visits", "pagerank", "degree", "counted", "random"}, .npy file, array or Tensor, or mapping, optional
+        Which rows the host buffer holds: by the visits that neighbour sampling with these fan-outs is expected to make
+        (the default; needs a :class:`gids.sampling.NeighborSampler`), by weighted reverse PageRank from the seeds (the
+        default with other samplers), by degree, by the accesses of an epoch that is sampled for the purpose, by chance,
+        or by scores of your own, one per node (by node type on a heterograph; not negative, nodes of score 0 stay out).
+        Loaders of this machine that hold the same rows, in whatever process, share one copy.
     policy : str or Policy
         Which rows stay in the cache.
+    popularity : bool, optional
+        With policy ``window``: whether rows that the window does not need stay by ``host_rank`` instead of by their uses
+        while they were cached. Takes one byte for every row of the table, out of the cache's memory; by default where
+        that is at most 1/16 of it (and ``host_rank`` is not chance), and :meth:`stats` tells.
     window : int, optional
         Batches that are sampled ahead of the group being planned, so that the cache knows what is coming; by default
         chosen by the profile.
@@ -149,9 +154,10 @@ class Loader(IterableDataset[Batch]):
         budget: int | str | None = None,
         cache: int | str | None = None,
         host_buffer: int | str | None = None,
-        host_rank: Any = "pagerank",
+        host_rank: Any = None,
         groups: int | str | None = None,
         policy: str | Policy = "window",
+        popularity: bool | None = None,
         window: int | None = None,
         max_group: int | None = None,
         groups_in_flight: int = 2,
@@ -198,6 +204,7 @@ class Loader(IterableDataset[Batch]):
             host_rank=host_rank,
             group_bytes=optional_bytes(groups, "groups"),
             policy=policy,
+            popularity=popularity,
             storage=StorageOptions(engine=storage) if isinstance(storage, str) else storage or StorageOptions(),
             staging_fixed=isinstance(storage, StorageOptions),
             window_fixed=window is not None,

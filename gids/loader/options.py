@@ -35,6 +35,7 @@ class LoaderOptions:
     host_rank: Any
     group_bytes: int | None
     policy: str | Policy
+    popularity: bool | None  # None: where its memory is a small part of the cache's
     storage: StorageOptions
     staging_fixed: bool  # the user chose storage.staging_bytes; otherwise a small budget makes it smaller
     window_fixed: bool  # the user chose pipeline.window, and likewise below; otherwise a profile may choose another

@@ -7,7 +7,9 @@ from collections.abc import Hashable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gids._native import ThreadPool
@@ -154,6 +156,7 @@ def open_tables(
     pool: ThreadPool,
     dtype: torch.dtype | None = None,
     host_rows: Mapping[Hashable, Tensor] | None = None,
+    popularity: Mapping[Hashable, NDArray[np.uint8]] | None = None,
     profiled: Mapping[Hashable, list[Tensor]] | None = None,
     record: bool = False,
 ) -> TableSet:
@@ -175,6 +178,8 @@ def open_tables(
         Of floating point rows in a batch.
     host_rows : mapping of table key to Tensor[int64], optional
         Rows for a constant host buffer, in memory that all processes of this machine share.
+    popularity : mapping of table key to uint8[rows], optional
+        See :class:`gids.tiers.Planner`; of the tables whose cache is to know it.
     profiled : mapping of table key to list of Tensor, optional
         Rows of some batches, to know how much of a batch the host buffer serves before the first one is planned.
     record : bool
@@ -202,6 +207,7 @@ def open_tables(
                 policy=policy,
                 window=window,
                 host_buffer=host,
+                popularity=(popularity or {}).get(key),
                 seed=seed,
                 pool=pool,
                 arena_rows=max(1, shares[key].group_bytes // table.row_bytes),

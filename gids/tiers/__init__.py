@@ -6,7 +6,7 @@ from gids.tiers.host_buffer import HostBuffer, HostRows
 from gids.tiers.hot_rows import EdgeScores, HotRows, RowScores, popularity_levels, top_edges, top_rows
 from gids.tiers.plan import BatchPlan, Counters, GroupPlan, Planner, Source
 from gids.tiers.policies import POLICIES, Policy, parse_policy
-from gids.tiers.rank import Ranking, count_accesses, rank_nodes, reverse_pagerank
+from gids.tiers.rank import Ranking, count_accesses, expected_visits, rank_nodes, reverse_pagerank
 from gids.tiers.store import FeatureStore, PendingGroup
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "TableProfile",
     "TableShare",
     "count_accesses",
+    "expected_visits",
     "parse_policy",
     "popularity_levels",
     "rank_nodes",

@@ -32,6 +32,9 @@ GROUPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 HOST_SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 #: Parts of what groups would take without a cache that are tried as their room.
 ROOMS = (0.35, 0.5, 0.65, 0.8, 1.0)
+#: Knowing how popular every row of a table is takes one byte a row. Of a cache's memory, the most that may go there: it
+#: adds 2 to 7 hits to a hundred where a cache holds many times the window, and the last 1/16 of a cache adds fewer.
+POPULARITY_SHARE = 1 / 16
 #: Parts in which memory is dealt out to tables.
 PARTS = 16
 
@@ -39,6 +42,43 @@ PARTS = 16
 def cache_bytes(rows: int, row_bytes: int) -> int:
     """Memory of a cache of ``rows`` slots: the rows, their states, and the map that finds them."""
     return rows * (row_bytes + 20) + 16 * (row_map_entries(rows + rows // 4) + row_map_entries(0)) if rows else 0
+
+
+def divide_cache(
+    memory: int, table: RowTable, most: int, popularity: bool | None, rows_in: Callable[[int], int]
+) -> tuple[int, bool]:
+    """Give the rows that a cache of ``memory`` bytes holds and whether it knows how popular every row of the table is.
+
+    Parameters
+    ----------
+    memory : int
+        Bytes of the cache with everything that belongs to it.
+    table : RowTable
+        Whose rows.
+    most : int
+        Rows that it can be asked for.
+    popularity : bool or None
+        What the user wants; None leaves it to :data:`POPULARITY_SHARE`.
+    rows_in : callable
+        Gives the rows, up to ``most``, for which so many bytes are enough.
+    """
+    rows = rows_in(memory)
+    wanted = table.num_rows <= memory * POPULARITY_SHARE if popularity is None else popularity
+    if not wanted or rows == most:  # nothing to choose where everything fits
+        return rows, False
+    left = rows_in(max(memory - table.num_rows, 0))
+    return (left, True) if left else (rows, False)
+
+
+def popularity_reason(share: TableShare, table: RowTable, memory: int, wanted: bool | None) -> str:
+    """Say why the cache of a table knows how popular rows are, or does not."""
+    cost = format_bytes(table.num_rows)
+    if share.popular:
+        return f"{table.name}: popularity of rows beyond the window is known, {cost}"
+    why = f"of a cache of {format_bytes(memory)}"
+    if wanted is None:
+        return f"{table.name}: popularity of rows beyond the window is not known, {cost} is more than {POPULARITY_SHARE:.1%} {why}"
+    return f"{table.name}: popularity of rows beyond the window is not known, {cost} {why} leaves no row"
 
 
 def host_bytes(rows: int, row_bytes: int) -> int:
@@ -78,11 +118,26 @@ class TableProfile:
 
 @dataclass(frozen=True)
 class TableShare:
-    """What one table gets; ``group_bytes`` is for all groups in flight together."""
+    """What one table gets.
+
+    Attributes
+    ----------
+    cache_rows, host_rows : int
+        Rows of cache and host buffer.
+    group_bytes : int
+        Memory for the rows of all groups in flight together.
+    popular : bool
+        Whether the cache knows how popular every row of the table is, see :class:`gids.tiers.Planner`.
+    """
 
     cache_rows: int
     host_rows: int
     group_bytes: int
+    popular: bool = False
+
+    def cache_bytes(self, table: RowTable) -> int:
+        """Memory of the cache with everything that belongs to it."""
+        return cache_bytes(self.cache_rows, table.row_bytes) + (table.num_rows if self.popular else 0)
 
 
 @dataclass(frozen=True)
@@ -144,6 +199,7 @@ def split_budget(
     max_group: int = 16,
     sample_bytes: int = 0,
     merge_gap_bytes: int | None = None,
+    popularity: Mapping[Hashable, bool | None] | None = None,
 ) -> BudgetSplit:
     """Divide ``budget`` so that the profile's batches would have taken the least disk time.
 
@@ -169,6 +225,9 @@ def split_budget(
         Memory of a sampled batch that waits in the window or group, beyond what the planner keeps of it.
     merge_gap_bytes : int, optional
         As readers will be told; by default what they take from the curve.
+    popularity : mapping of table key to bool or None, optional
+        Whether a table's cache is to know how popular every row is; None where its memory decides, which is the default
+        for tables with a ranking.
     """
     if not profiles or any(len(p.batches) < 2 for p in profiles.values()):
         raise ConfigError("profiles must have at least one table with two batches each")
@@ -178,7 +237,8 @@ def split_budget(
         raise ConfigError(f"max_group must be at least 1 (got {max_group})")
     disk = DiskModel.of(curve, merge_gap_bytes)
     fixed = _Fixed(cache, host, group, staging, window)
-    return _Chooser(budget, profiles, disk, fixed, max_group, sample_bytes).choose()
+    wanted = {key: p.hot is not None and (popularity or {}).get(key) for key, p in profiles.items()}
+    return _Chooser(budget, profiles, disk, fixed, max_group, sample_bytes, wanted).choose()
 
 
 @dataclass(frozen=True)
@@ -220,8 +280,9 @@ class _Chooser:
         fixed: _Fixed,
         max_group: int,
         sample_bytes: int,
+        popularity: Mapping[Hashable, bool | None],
     ):
-        self.budget, self.fixed = budget, fixed
+        self.budget, self.fixed, self.popularity = budget, fixed, popularity
         self.tables = {key: p.table for key, p in profiles.items()}
         self.profiles = {key: Profile(p.table, p.batches, disk, p.hot) for key, p in profiles.items()}
         rows = {key: profile.largest for key, profile in self.profiles.items()}
@@ -309,11 +370,20 @@ class _Chooser:
         taken = int(rest * setting.host_share)
         return rest - taken, taken
 
-    def _rows(self, key: Hashable, memory: tuple[int, int], weight: float) -> tuple[int, int]:
+    def _rows(self, key: Hashable, memory: tuple[int, int], weight: float) -> tuple[int, int, bool]:
+        """Rows of cache and host buffer, and whether the cache knows how popular rows are."""
         cache, host = memory
         table = self.tables[key]
         held = rows_within(int(host * weight), table.row_bytes, table.num_rows, host_bytes)
-        return rows_within(int(cache * weight), table.row_bytes, table.num_rows - held), held
+        most = table.num_rows - held
+        rows, popular = divide_cache(
+            int(cache * weight),
+            table,
+            most,
+            self.popularity[key],
+            lambda memory: rows_within(memory, table.row_bytes, most),
+        )
+        return rows, held, popular
 
     def _fit(self, setting: _Setting) -> _Fit | None:
         if setting not in self._fits:
@@ -356,11 +426,11 @@ class _Chooser:
         memory = self._memory(setting, sum(rooms.values()))
         shares, outcomes = {}, {}
         for key, weight in self.weights.items():
-            cache, host = self._rows(key, memory, weight)
-            outcome = self.profiles[key].run(Trial(cache, host, setting.window, setting.group))
+            cache, host, popular = self._rows(key, memory, weight)
+            outcome = self.profiles[key].run(Trial(cache, host, setting.window, setting.group, popular))
             if setting.group > 1 and self._rooms(setting.group, {key: outcome.group_rows})[key] > rooms[key]:
                 return None
-            shares[key], outcomes[key] = TableShare(cache, host, rooms[key]), outcome
+            shares[key], outcomes[key] = TableShare(cache, host, rooms[key], popular), outcome
         return _Fit(shares, outcomes)
 
     def _time(self, setting: _Setting) -> float:
@@ -388,8 +458,9 @@ class _Chooser:
         shares = ", ".join(f"{self.tables[key].name} {weight:.0%}" for key, weight in self.weights.items())
         self.reasons.append(f"tables: {shares} of the memory for rows, by the disk time that each part saves")
 
-    def _alone(self, key: Hashable, setting: _Setting, rows: tuple[int, int]) -> float:
-        return self.profiles[key].run(Trial(*rows, setting.window, setting.group)).seconds
+    def _alone(self, key: Hashable, setting: _Setting, rows: tuple[int, int, bool]) -> float:
+        cache, host, popular = rows
+        return self.profiles[key].run(Trial(cache, host, setting.window, setting.group, popular)).seconds
 
     def _best(self, name: str, words: str, settings: list[_Setting]) -> tuple[_Setting, str]:
         """Take the smallest value that is within WORTHWHILE of the best, and say why."""
@@ -408,15 +479,16 @@ class _Chooser:
         assert fit is not None  # the smallest setting fits, or _check had refused the budget
         used = {}
         for key, share in fit.shares.items():
-            row_bytes = self.tables[key].row_bytes
-            used[key] = (
-                cache_bytes(share.cache_rows, row_bytes) + host_bytes(share.host_rows, row_bytes) + share.group_bytes
-            )
+            table = self.tables[key]
+            used[key] = share.cache_bytes(table) + host_bytes(share.host_rows, table.row_bytes) + share.group_bytes
             self.reasons.append(
-                f"{self.tables[key].name}: cache {share.cache_rows} rows, host buffer {share.host_rows} rows, "
+                f"{table.name}: cache {share.cache_rows} rows, host buffer {share.host_rows} rows, "
                 f"groups {format_bytes(share.group_bytes)}; a batch reads {fit.outcomes[key].disk_rows:.0f} of "
                 f"{self.profiles[key].largest} rows"
             )
+            partly = 0 < share.cache_rows < table.num_rows - share.host_rows
+            if partly and self.popularity[key] is not False:
+                self.reasons.append(popularity_reason(share, table, share.cache_bytes(table), self.popularity[key]))
         kept = {name: value for name, value in vars(self.fixed).items() if value is not None}
         if kept:
             self.reasons.append("fixed by the user: " + ", ".join(f"{name} {value}" for name, value in kept.items()))

@@ -19,13 +19,16 @@ LEVELS_AT_A_TIME = 1 << 20
 
 
 class HotRows(Protocol):
-    """A ranking of a table's rows for its host buffer."""
+    """A ranking of a table's rows, for its host buffer and for what its cache keeps beyond the window."""
 
     def top(self, count: int) -> Tensor:
         """Give the ``count`` best rows at most, int64, ascending."""
 
     def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Say about how many rows rank before each of ``rows``; rows that :meth:`top` never gives are past the end."""
+
+    def levels(self, rows: NDArray[np.int64] | None = None) -> NDArray[np.uint8]:
+        """Give :func:`popularity_levels` of ``rows``, by default of all; levels of one call compare with each other."""
 
 
 class RowScores:
@@ -54,6 +57,10 @@ class RowScores:
         # Equal scores share the middle of their places.
         after = (np.searchsorted(self._sorted, own) + np.searchsorted(self._sorted, own, side="right") + 1) // 2
         return np.where(own > 0, (len(self._sorted) - after) * every, len(self._scores)).astype(np.int64)
+
+    def levels(self, rows: NDArray[np.int64] | None = None) -> NDArray[np.uint8]:
+        """See :class:`HotRows`."""
+        return popularity_levels(self._scores if rows is None else self._scores[rows])
 
 
 class EdgeScores:
@@ -87,6 +94,15 @@ class EdgeScores:
         before = edges_before[np.searchsorted(-chance, -own)]
         return np.where(own > 0, before, self._indptr[-1]).astype(np.int64)
 
+    def levels(self, rows: NDArray[np.int64] | None = None) -> NDArray[np.uint8]:
+        """See :class:`HotRows`."""
+        if rows is not None:
+            return popularity_levels(self._chance(np.searchsorted(self._indptr, rows, side="right") - 1))
+        levels: NDArray[np.uint8] = np.repeat(
+            popularity_levels(self._chance(np.arange(len(self._scores)))), np.diff(self._indptr)
+        )
+        return levels
+
     def _chance(self, nodes: NDArray[np.int64]) -> NDArray[Any]:
         chances: NDArray[Any] = self._scores[nodes] / np.maximum(self._indptr[nodes + 1] - self._indptr[nodes], 1)
         return chances
@@ -108,8 +124,7 @@ def popularity_levels(scores: Tensor | NDArray[Any]) -> NDArray[np.uint8]:
     Parameters
     ----------
     scores : array of numbers [rows]
-        Not negative; the more, the more often a row is used. Reverse PageRank with as many rounds as the sampler has
-        layers and no damping is about how often sampling takes a node.
+        Not negative; the more, the more often a row is used.
     """
     values = scores.numpy() if isinstance(scores, Tensor) else np.asarray(scores)
     levels = np.zeros(len(values), np.uint8)

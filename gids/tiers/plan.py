@@ -161,6 +161,7 @@ class Planner:
             self._native.set_host(host.entries.numpy(), len(host))
         if popularity is not None:
             self._native.set_popularity(popularity)
+        self._popularity_bytes = 0 if popularity is None else popularity.nbytes
         self._observed: list[Tensor] = []  # batches in the window, not yet planned
         self._number = 0
         self._generation = 0
@@ -172,8 +173,8 @@ class Planner:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of the lookup structures (host buffer's map excluded)."""
-        return self._native.memory_bytes
+        """Bytes of the lookup structures and popularity (host buffer's map excluded)."""
+        return self._native.memory_bytes + self._popularity_bytes
 
     def resident_rows(self) -> Tensor:
         """Give int64[C]: the row that each cache slot will hold once all planned groups are executed, -1 if free."""

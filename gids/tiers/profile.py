@@ -57,12 +57,13 @@ class DiskModel:
 
 @dataclass(frozen=True)
 class Trial:
-    """Sizes to try: cache and host buffer in rows, window and group in batches."""
+    """Sizes to try: cache and host buffer in rows, window and group in batches; whether rows' popularity is known."""
 
     cache_rows: int
     host_rows: int
     window: int
     group: int
+    popular: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Profile:
     disk : DiskModel
         What reads cost.
     hot : HotRows, optional
-        Ranking for the host buffer; by default accesses counted in the first half, because trials are judged on the
+        Ranking of the rows, for the host buffer and popularity; by default, for the former alone, accesses counted in the first half, because trials are judged on the
         second.
     """
 
@@ -114,10 +115,8 @@ class Profile:
         self._seen = np.unique(np.concatenate(sampled))
         self._arrays = [np.searchsorted(self._seen, rows).astype(np.int64) for rows in sampled]
         self._batches = [torch.from_numpy(rows) for rows in self._arrays]
-        if hot is None:
-            self._places = self._counted_places()
-        else:
-            self._places = hot.places(self._seen)
+        self._places = self._counted_places() if hot is None else hot.places(self._seen)
+        self._levels = None if hot is None else hot.levels(self._seen)
         self._pool = ThreadPool(1)
         self._outcomes: dict[Trial, Outcome] = {}
 
@@ -156,6 +155,7 @@ class Profile:
             "window",
             window=trial.window,
             host=host,
+            popularity=self._levels if trial.popular else None,
             pool=self._pool,
         )
         batches = self._batches

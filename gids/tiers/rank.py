@@ -1,4 +1,4 @@
-"""Which rows deserve the host buffer: reverse PageRank from the training nodes, degree, counted accesses, own scores."""
+"""Which rows are used most: expected visits of a sampler, reverse PageRank from the training nodes, degree, counts."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ Scores = NDArray[np.uint64]
 
 RANK_UNIT = 1 << 62  # kRankUnit of kernels/pagerank.cuh: all rank together
 DAMPING_UNIT = 1 << 16
+#: A layer that takes more neighbours of a node, or all, counts as one that takes so many: keeps fixed point exact enough.
+MOST_FANOUT = 64
 EDGES_IN_CHUNK = 1 << 23  # 64 MiB of int64 neighbour ids; two chunks are in memory at a time
 
 
@@ -60,6 +62,7 @@ class Graph(Protocol):
 class Ranking(enum.Enum):
     """How rows are ranked."""
 
+    VISITS = "visits"  # how often a sampler with given fan-outs is expected to ask for a node
     PAGERANK = "pagerank"  # weighted reverse PageRank from the training nodes
     DEGREE = "degree"  # edges that a node is the source of: how often a full neighbourhood contains it
 
@@ -98,21 +101,9 @@ def reverse_pagerank(
         raise ConfigError(f"damping must be in [0, 1] (got {damping})")
     if rounds < 0:
         raise ConfigError(f"rounds must not be negative (got {rounds})")
-    unknown = set(train) - set(graph.node_types)
-    if unknown:
-        raise ConfigError(f"node types of train must be among {list(graph.node_types)} (got {sorted(unknown)})")
-    starts = sum(len(nodes) for nodes in train.values())
-    if starts == 0:
-        raise ConfigError("train must name at least one node (got none)")
     pool = pool or ThreadPool(len(os.sched_getaffinity(0)), "gids-rank")
     kept = round(damping * DAMPING_UNIT)
-    restart = {ntype: np.zeros(graph.num_nodes(ntype), np.uint64) for ntype in graph.node_types}
-    for ntype, nodes in train.items():
-        if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < graph.num_nodes(ntype):
-            raise ConfigError(
-                f"train nodes of {ntype} must be in [0, {graph.num_nodes(ntype)}) (got {int(nodes.min())} to {int(nodes.max())})"
-            )
-        np.add.at(restart[ntype], nodes.numpy(), np.uint64(RANK_UNIT // starts))
+    restart = _starting_ranks(graph, train)
     rank = {ntype: start.copy() for ntype, start in restart.items()}
     for start in restart.values():  # from now on the part that restarts in every round
         start >>= np.uint64(16)
@@ -128,6 +119,81 @@ def reverse_pagerank(
         for ntype in graph.node_types:
             damp_ranks(pool, received[ntype], restart[ntype], kept, rank[ntype])
     return rank
+
+
+def expected_visits(
+    graph: Graph,
+    train: Mapping[str, Tensor],
+    fanouts: Sequence[int | Mapping[EdgeType, int]],
+    *,
+    pool: ThreadPool | None = None,
+) -> dict[str, Scores]:
+    """Rank nodes by how often neighbour sampling from the training nodes is expected to visit them.
+
+    Every layer takes ``min(fanout, degree)`` in-neighbours of all nodes there are so far, so a node passes that part of
+    its own visits on to each of them and keeps its own. Reverse PageRank instead passes on the same from every node,
+    whatever its degree, and goes on past the last layer. Streams and takes memory as :func:`reverse_pagerank` does.
+
+    Parameters
+    ----------
+    graph : Graph
+        A dataset.
+    train : mapping of node type to Tensor[int64]
+        Where sampling starts, each as often; a node named twice counts twice.
+    fanouts : sequence of int or mapping of EdgeType to int
+        As for :class:`gids.sampling.NeighborSampler`, outermost first; -1 takes all.
+    pool : ThreadPool, optional
+        Threads.
+
+    Returns
+    -------
+    dict of str to uint64[nodes]
+        Fixed point, in a unit of its own. The same bits for any number of threads.
+    """
+    pool = pool or ThreadPool(len(os.sched_getaffinity(0)), "gids-rank")
+    visits = _starting_ranks(graph, train)
+    received = {ntype: np.zeros_like(own) for ntype, own in visits.items()}
+    for layer in reversed(list(fanouts)):
+        most = {etype: _capped_fanout(layer, etype) for etype in graph.edge_types}
+        passed_on = [sum(most[etype] for etype in most if etype[2] == ntype) for ntype in graph.node_types]
+        for own in visits.values():  # all together they stay within RANK_UNIT
+            own //= np.uint64(1 + max(passed_on))
+        for etype in graph.edge_types:
+            source, _, destination = etype
+            indptr = np.ascontiguousarray(graph.indptr(etype))
+            taken = np.diff(indptr)
+            np.minimum(taken, most[etype], out=taken)
+            given = taken.view(np.uint64)
+            given *= visits[destination]
+            for first, sources in stream_edges(graph.indices_table(etype)):
+                push_ranks(pool, indptr, given, sources, first, 1, received[source])
+        for ntype, own in visits.items():
+            own += received[ntype]
+            received[ntype].fill(0)
+    return visits
+
+
+def _capped_fanout(layer: int | Mapping[EdgeType, int], etype: EdgeType) -> int:
+    fanout = layer if isinstance(layer, int) else layer[etype]
+    return MOST_FANOUT if fanout < 0 else min(fanout, MOST_FANOUT)
+
+
+def _starting_ranks(graph: Graph, train: Mapping[str, Tensor]) -> dict[str, Scores]:
+    """Share RANK_UNIT out between the training nodes."""
+    unknown = set(train) - set(graph.node_types)
+    if unknown:
+        raise ConfigError(f"node types of train must be among {list(graph.node_types)} (got {sorted(unknown)})")
+    starts = sum(len(nodes) for nodes in train.values())
+    if starts == 0:
+        raise ConfigError("train must name at least one node (got none)")
+    ranks = {ntype: np.zeros(graph.num_nodes(ntype), np.uint64) for ntype in graph.node_types}
+    for ntype, nodes in train.items():
+        if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < graph.num_nodes(ntype):
+            raise ConfigError(
+                f"train nodes of {ntype} must be in [0, {graph.num_nodes(ntype)}) (got {int(nodes.min())} to {int(nodes.max())})"
+            )
+        np.add.at(ranks[ntype], nodes.numpy(), np.uint64(RANK_UNIT // starts))
+    return ranks
 
 
 def stream_edges(table: RowTable) -> Iterator[tuple[int, NDArray[Any]]]:
@@ -171,6 +237,7 @@ def rank_nodes(
     train: Mapping[str, Tensor] | None = None,
     *,
     by: Ranking | str = Ranking.PAGERANK,
+    fanouts: Sequence[int | Mapping[EdgeType, int]] | None = None,
     damping: float = 0.85,
     rounds: int = 5,
     pool: ThreadPool | None = None,
@@ -182,9 +249,11 @@ def rank_nodes(
     graph : Graph
         A dataset; the file is in its ``scratch_dir`` and named after everything that the ranking depends on.
     train : mapping of node type to Tensor[int64], optional
-        Training nodes, for ``pagerank``.
+        Training nodes, for ``visits`` and ``pagerank``.
     by : Ranking or str
-        ``"pagerank"`` or ``"degree"``.
+        ``"visits"``, ``"pagerank"`` or ``"degree"``.
+    fanouts : sequence of int or mapping of EdgeType to int, optional
+        Of the sampler, for ``visits``.
     damping, rounds, pool
         As for :func:`reverse_pagerank`.
 
@@ -195,24 +264,31 @@ def rank_nodes(
     """
     by = Ranking(by)
     made_from: dict[str, object] = {"version": 1, "dataset": graph.id, "by": by.value}
-    if by is Ranking.PAGERANK:
+    if by is not Ranking.DEGREE:
         if train is None:
-            raise ConfigError("train must be given to rank by pagerank (got None)")
+            raise ConfigError(f"train must be given to rank by {by.value} (got None)")
         seeds = {
             ntype: hashlib.sha256(nodes.sort().values.numpy().tobytes()).hexdigest() for ntype, nodes in train.items()
         }
-        made_from |= {"train": dict(sorted(seeds.items())), "damping": round(damping * DAMPING_UNIT), "rounds": rounds}
+        made_from["train"] = dict(sorted(seeds.items()))
+    if by is Ranking.PAGERANK:
+        made_from |= {"damping": round(damping * DAMPING_UNIT), "rounds": rounds}
+    elif by is Ranking.VISITS:
+        if fanouts is None:
+            raise ConfigError("fanouts must be given to rank by visits (got None)")
+        made_from["fanouts"] = [[_capped_fanout(layer, etype) for etype in graph.edge_types] for layer in fanouts]
     digest = hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:20]
     paths = {
         ntype: graph.scratch_dir / f"rank-{by.value}-{digest}-{number}.npy"
         for number, ntype in enumerate(graph.node_types)
     }
     if not all(path.exists() for path in paths.values()):
-        scores = (
-            reverse_pagerank(graph, train or {}, damping=damping, rounds=rounds, pool=pool)
-            if by is Ranking.PAGERANK
-            else source_degrees(graph)
-        )
+        if by is Ranking.VISITS:
+            scores = expected_visits(graph, train or {}, fanouts or (), pool=pool)
+        elif by is Ranking.PAGERANK:
+            scores = reverse_pagerank(graph, train or {}, damping=damping, rounds=rounds, pool=pool)
+        else:
+            scores = source_degrees(graph)
         for ntype, path in paths.items():
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
             with temporary.open("wb") as file:

@@ -179,6 +179,41 @@ def test_given_scores_decide_the_host_buffer():
     assert len(top_rows(good, 2000)) == 2000
 
 
+def test_popularity_is_counted_and_explained():
+    """One byte a row: taken where it is a sixteenth of the cache, refused where it is more, forced where it is asked for."""
+    table, _ = make_table(20_000, 64)
+    profile = TableProfile(table, skewed(32, 1000, 20_000), RowScores(np.arange(20_000)[::-1]))
+    options = {"host": 0, "group": 3 * MIB, "window": 4}
+
+    def split(cache, profile=profile, **more):
+        return split_budget(8 * MIB, {"x": profile}, DEFAULT_CURVE, cache=cache, **options, **more)
+
+    roomy, tight = split(MIB), split(200_000)
+    assert (roomy.tables["x"].popular, tight.tables["x"].popular) == (True, False)
+    assert "popularity of rows beyond the window is known, 19.5 KiB" in str(roomy)
+    assert "is not known, 19.5 KiB is more than 6.2% of a cache of" in str(tight)
+    share = roomy.tables["x"]
+    assert share.cache_bytes(table) == cache_bytes(share.cache_rows, table.row_bytes) + 20_000 <= MIB
+    assert share.cache_rows < split(MIB, popularity={"x": False}).tables["x"].cache_rows
+    assert roomy.disk_rows < split(MIB, popularity={"x": False}).disk_rows
+    assert split(200_000, popularity={"x": True}).tables["x"].popular
+    assert not split(20_000, popularity={"x": True}).tables["x"].popular, "nothing would be left for rows"
+    assert not split(MIB, replace(profile, hot=None)).tables["x"].popular, "nobody knows it"
+    store = FeatureStore(
+        table, MemoryReader(torch.zeros(20_000, 64)), cache_rows=share.cache_rows, popularity=profile.hot.levels()
+    )
+    assert store.nbytes == share.cache_bytes(table)
+
+
+def test_levels_of_rows_and_edges_agree():
+    scores = np.array([8, 4, 0, 1])
+    assert RowScores(scores).levels().tolist() == [123, 119, 0, 111]
+    assert RowScores(scores).levels(np.array([1, 3])).tolist() == [123, 115]
+    edges = EdgeScores(scores, np.array([0, 2, 3, 3, 5]))
+    assert edges.levels().tolist() == [123, 123, 123, 111, 111]
+    assert edges.levels(np.array([4, 0])).tolist() == [111, 123]
+
+
 def test_places_agree_with_top():
     """A row is among the first n exactly if n is above its place, where scores differ."""
     scores = np.random.default_rng(0).permutation(1000)

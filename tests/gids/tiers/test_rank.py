@@ -14,6 +14,7 @@ from gids.tiers import rank, top_edges, top_rows
 from gids.tiers.rank import (
     RANK_UNIT,
     count_accesses,
+    expected_visits,
     rank_nodes,
     reverse_pagerank,
     source_degrees,
@@ -175,3 +176,47 @@ def test_top_edges_are_whole_neighbourhoods_of_likely_nodes():
 
 def test_count_accesses():
     assert count_accesses([torch.tensor([0, 2]), torch.tensor([2])], 4).tolist() == [1, 0, 2, 0]
+
+
+def test_expected_visits_of_a_literal_graph(tmp_path):
+    """2 has three in-neighbours of which two are taken; the outer layer expands 2 again, and 0, whose only one is 4."""
+    graph = SmallGraph(tmp_path, {N: 5}, {E: [(0, 2), (1, 2), (3, 2), (4, 0)]})
+    visits = expected_visits(graph, {N: torch.tensor([2])}, [2, 2])[N] / (RANK_UNIT / 9)
+    np.testing.assert_allclose(visits, [4 / 3, 4 / 3, 1, 4 / 3, 2 / 3], rtol=1e-9)
+    everything = expected_visits(graph, {N: torch.tensor([2])}, [-1])[N] / (RANK_UNIT / 65)
+    np.testing.assert_allclose(everything, [1, 1, 1, 1, 0], rtol=1e-9)
+
+
+def test_expected_visits_are_what_sampling_does(tmp_path):
+    rng = np.random.default_rng(5)
+    edges = np.stack([(200 * rng.random(3000) ** 3).astype(int), (200 * rng.random(3000) ** 2).astype(int)], axis=1)
+    graph = SmallGraph(tmp_path, {N: 200}, {E: edges})
+    train = rng.permutation(200)[:60]
+    scores = expected_visits(graph, {N: torch.from_numpy(train)}, [3, 5], pool=ThreadPool(2))[N].astype(float)
+    sources = np.fromfile(graph.indices_table(E).stripes[0].path, np.int32)
+    counts = np.zeros(200)
+    for seed in np.tile(train, 20):
+        frontier = [seed]
+        for fanout in (5, 3):
+            for node in list(frontier):
+                neighbours = sources[graph.indptr(E)[node] : graph.indptr(E)[node + 1]]
+                frontier.extend(rng.permutation(neighbours)[:fanout])
+        np.add.at(counts, frontier, 1)
+    assert np.corrcoef(scores, counts)[0, 1] > 0.99
+    pagerank = reverse_pagerank(graph, {N: torch.from_numpy(train)})[N].astype(float)
+    assert np.corrcoef(pagerank, counts)[0, 1] < np.corrcoef(scores, counts)[0, 1]
+
+
+def test_expected_visits_of_a_heterograph_reach_types_that_only_one_layer_does(tmp_path):
+    writes, cites = ("author", "writes", "paper"), ("paper", "cites", "paper")
+    graph = SmallGraph(tmp_path, {"author": 2, "paper": 2}, {writes: [(0, 0), (1, 0)], cites: [(1, 0)]})
+    fanouts = [{writes: 1, cites: 3}]
+    visits = expected_visits(graph, {"paper": torch.tensor([0])}, fanouts)
+    np.testing.assert_allclose(visits["author"] / (RANK_UNIT / 5), [0.5, 0.5], rtol=1e-9)
+    np.testing.assert_allclose(visits["paper"] / (RANK_UNIT / 5), [1, 1], rtol=1e-9)
+    train = {"paper": torch.tensor([0])}
+    stored = rank_nodes(graph, train, by="visits", fanouts=fanouts)
+    assert all(np.array_equal(stored[ntype], visits[ntype]) for ntype in visits)
+    assert not np.array_equal(rank_nodes(graph, train, by="visits", fanouts=[2])["author"], visits["author"])
+    with pytest.raises(ConfigError, match="fanouts must be given"):
+        rank_nodes(graph, train, by="visits")

@@ -226,3 +226,14 @@ def test_nothing_is_left_behind(dataset, live):
     epoch_and_a_half()
     assert live() == before
     assert before["pieces"] == before["mapped"] == 0
+
+
+def test_popularity_beyond_the_window(dataset):
+    """Its bytes are in the device's budget, which ``both`` checks, and the same rows stay as on the CPU."""
+    rows = dataset.num_nodes()
+    options = {"split": "train", "cache": 17 * rows, "max_group": 1, "window": 1, "host_buffer": 0, "groups": "64KiB"}
+    _, ranked = both(dataset, **options)
+    _, plain = both(dataset, popularity=False, **options)
+    assert any("popularity of rows beyond the window is known" in reason for reason in ranked.reasons)
+    assert plain.reasons == ()
+    assert ranked.tables["_N/feat"].cache != plain.tables["_N/feat"].cache
