@@ -1,4 +1,4 @@
-"""The accumulator's model on this disk: its constants from one probe, judged by others that come after it."""
+"""The accumulator's model on this disk: its constants from some passes over the depths, judged by those between them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,15 @@ def _make_file(path: Path, size_bytes: int) -> Path:
     return path
 
 
+def _medians(passes: list[tuple[float, ...]]) -> list[float]:
+    return [statistics.median(at_depth) for at_depth in zip(*passes, strict=True)]
+
+
 def depth_curve(directory: Path, size_bytes: int, seconds: float, rounds: int, ceiling: float, report: Report) -> None:
-    """Probe the disk as ``gids probe`` does, fit the model to that, and hold it against ``rounds`` further passes.
+    """Fit the model to every other pass over the depths, and hold it against the passes between.
+
+    A disk that others use too is faster now and slower then, by more than what is promised. Passes of both kinds take
+    turns, many short ones, so that both medians see the same disk and what is left between them is the model.
 
     Parameters
     ----------
@@ -33,19 +40,21 @@ def depth_curve(directory: Path, size_bytes: int, seconds: float, rounds: int, c
     size_bytes : int
         Its size.
     seconds : float
-        For the probe that the model is fitted to, and again for the passes that judge it.
+        For the passes that the model is fitted to, and again for those that judge it.
     rounds : int
-        Passes over all depths that judge it; at each depth their median counts.
+        Passes of each kind; at each depth their median counts.
     ceiling : float
         Largest relative error that is promised, at any depth.
     report : Report
         Gets the results and the bar.
     """
     file = _make_file(directory / "random-reads", size_bytes)
-    curve = probe(file, seconds=seconds)
-    model = AccessModel.from_curve(curve)
-    passes = depth_passes(file, size_bytes, threads=curve.threads, rounds=rounds, seconds=seconds)
-    measured = [statistics.median(at_depth) for at_depth in zip(*passes, strict=True)]
+    curve = probe(file, seconds=seconds / 6)  # reads the file once, and says how many threads are worth it
+    passes = depth_passes(file, size_bytes, threads=curve.threads, rounds=2 * rounds, seconds=2 * seconds)
+    # Every other pass goes down the depths: of four in turn the first and the last make the model.
+    probed = _medians([rates for number, rates in enumerate(passes) if number % 4 in (0, 3)])
+    measured = _medians([rates for number, rates in enumerate(passes) if number % 4 in (1, 2)])
+    model = AccessModel.fit(curve.depths, probed)
     predicted = [model.iops(depth) for depth in curve.depths]
     errors = [abs(guess / seen - 1) for guess, seen in zip(predicted, measured, strict=True)]
     report.extra["accumulator"] = {
@@ -54,7 +63,7 @@ def depth_curve(directory: Path, size_bytes: int, seconds: float, rounds: int, c
         "sharpness": model.sharpness,
         "accesses for 95 %": model.accesses_for(0.95),
         "depths": list(curve.depths),
-        "probed_iops": list(curve.iops_at_depth),
+        "probed_iops": probed,
         "predicted_iops": predicted,
         "measured_iops": measured,
         "error": errors,

@@ -24,7 +24,7 @@ def plot(report: Report, path: Path) -> None:
 def _hit_ratios(axis: Any, name: str, results: Any) -> None:
     ratios = results["hit_ratio"]
     shares = list(ratios["belady"])
-    windows = [policy for policy in ratios if policy.startswith("window(") and policy.endswith(")")]
+    windows = [policy for policy in ratios if policy.startswith("window(") and policy.endswith(")")]  # not ranked ones
     axis.plot(shares, [ratios["belady"][s] for s in shares], "k--", label="belady (the best possible)")
     for number, policy in enumerate(windows):
         shade = 0.25 + 0.75 * number / len(windows)
@@ -40,7 +40,7 @@ def _depths(axis: Any, results: Any) -> None:
     label = f"model: {results['peak_iops'] / 1e3:.0f} k IOPS, {results['overhead_us']:.0f} us, s {results['sharpness']}"
     axis.plot(depths, [value / 1e3 for value in results["predicted_iops"]], label=label)
     axis.plot(depths, [value / 1e3 for value in results["probed_iops"]], "+", label="probed, the model's points")
-    axis.plot(depths, [value / 1e3 for value in results["measured_iops"]], "ko", label="measured afterwards")
+    axis.plot(depths, [value / 1e3 for value in results["measured_iops"]], "ko", label="measured in between")
     band = [[value * edge / 1e3 for value in results["measured_iops"]] for edge in (0.85, 1.15)]
     axis.fill_between(depths, *band, alpha=0.15, label="within 15 % of measured")
     axis.set(title="accumulator", xlabel="overlapping accesses", ylabel="thousand IOPS", xscale="log")

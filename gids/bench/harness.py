@@ -44,12 +44,16 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Bar:
-    """One figure that a benchmark promises. ``holds`` when ``value >= floor``, or ``<=`` where lower is better."""
+    """One figure that a benchmark promises. ``holds`` when ``value >= floor``, or ``<=`` where lower is better.
+
+    ``reachable`` is False where the run itself shows that nothing could hold it, and that the bar is no more than a record.
+    """
 
     name: str
     value: float
     floor: float
     lower_is_better: bool = False
+    reachable: bool = True
 
     @property
     def holds(self) -> bool:
@@ -97,8 +101,19 @@ class Report:
             "benchmark": self.benchmark,
             "provenance": provenance() | {"settings": self.settings},
             "results": {"rates": rates, **self.extra},
-            "bars": [{"name": b.name, "value": b.value, "floor": b.floor, "holds": b.holds} for b in self.bars],
+            "bars": [
+                {"name": b.name, "value": b.value, "floor": b.floor, "holds": b.holds, "reachable": b.reachable}
+                for b in self.bars
+            ],
+            "summary": self.summary,
         }
+
+    @property
+    def summary(self) -> str:
+        """How many bars were missed, in words."""
+        missed = [bar for bar in self.bars if not bar.holds]
+        beyond = sum(not bar.reachable for bar in missed)
+        return f"{len(missed)} of {len(self.bars)} bars missed, {beyond} of them beyond reach"
 
     def print(self, *, as_json: bool) -> None:
         """Write the report to standard output."""
@@ -120,5 +135,7 @@ class Report:
                 bars.add_column(column)
             for b in self.bars:
                 sign = "≤" if b.lower_is_better else "≥"
-                bars.add_row(b.name, f"{b.value:.3g}", f"{sign} {b.floor:.3g}", "yes" if b.holds else "NO")
+                holds = "yes" if b.holds else "NO" if b.reachable else "no, beyond reach"
+                bars.add_row(b.name, f"{b.value:.3g}", f"{sign} {b.floor:.3g}", holds)
             console.print(bars)
+            console.print(self.summary)

@@ -52,18 +52,27 @@ def make_graph(path: Path, kind: str, num_nodes: int, seed: int) -> Dataset:
 
 
 def sample_trace(
-    name: str, dataset: Dataset, topology: Topology, batch_size: int, fanouts: list[int], count: int, pool: ThreadPool
+    name: str,
+    dataset: Dataset,
+    topology: Topology,
+    batch_size: int,
+    fanouts: list[int],
+    count: int,
+    least_requests: int,
+    pool: ThreadPool,
 ) -> Trace:
-    """Sample ``count`` batches of shuffled epochs of the training nodes."""
+    """Sample ``count`` batches of shuffled epochs of the training nodes, and on until they ask for ``least_requests``."""
     train = dataset.split("train")
     sampler = NeighborSampler(fanouts)
     batches: list[Tensor] = []
-    epoch = 0
-    while len(batches) < count:
+    requests = epoch = 0
+    while True:
         order = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(epoch))]
-        for number, begin in enumerate(range(0, len(order), batch_size)[: count - len(batches)]):
+        for number, begin in enumerate(range(0, len(order), batch_size)):
             seeds = order[begin : begin + batch_size]
             sample = sampler.sample(topology, seeds, SampleKey(0, epoch, number), pool)
             batches.append(sample.input_nodes[dataset.node_types[0]])
+            requests += len(batches[-1])
+            if len(batches) >= count and requests >= least_requests:
+                return Trace(name, dataset.num_nodes(), batches)
         epoch += 1
-    return Trace(name, dataset.num_nodes(), batches)

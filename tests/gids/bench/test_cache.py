@@ -42,6 +42,26 @@ def test_hit_ratios_keep_their_promises(result):
         assert bar["holds"], bar
 
 
+def test_what_no_policy_can_keep_is_marked(result):
+    for bar in result["bars"]:
+        if "belady: " in bar["name"]:
+            best = float(bar["name"].split("belady: ")[1].rstrip(")"))
+            assert abs(best - bar["floor"]) < 0.01 or bar["reachable"] == (best > bar["floor"]), bar
+        else:
+            assert bar["reachable"], bar
+    missed = [bar for bar in result["bars"] if not bar["holds"]]
+    beyond = [bar for bar in missed if not bar["reachable"]]
+    assert beyond, "16 % of this R-MAT graph holds nearly all that is asked for"
+    expected = f"{len(missed)} of {len(result['bars'])} bars missed, {len(beyond)} of them beyond reach"
+    assert result["summary"] == expected
+
+
+def test_traces_fill_the_largest_cache_and_turn_it_over(result):
+    for trace in (value for name, value in result["results"].items() if name.startswith("trace ")):
+        assert trace["batches"] * trace["rows_per_batch"] >= 16 * 0.16 - 1e-9
+        assert trace["hit_ratio"]["belady"]["16%"] - trace["hit_ratio"]["random"]["16%"] > 0.01
+
+
 def test_no_policy_beats_belady(result):
     traces = [value for name, value in result["results"].items() if name.startswith("trace ")]
     assert len(traces) == 4
