@@ -14,21 +14,20 @@ from gids.errors import ConfigError, GidsError
 
 Slots = NDArray[np.int32]
 
-#: Address space for groups that turn out larger than expected; costs nothing until it is touched.
-RESERVE = 2
 _MAP_NORESERVE = 0x4000  # Linux; the mmap module has no name for it
 
 
 class RowArena:
     """Memory for rows, handed out slot by slot. May be used from several threads.
 
-    Two buffers that take turns hold half a group each while the other is read. Here a row's slot is free as soon as its
-    last batch has it, so while one group is used up the next one fills the same memory: groups are twice as large.
+    Groups that share reads began at different places of the sweep over the table, so each holds only a part of its rows;
+    a slot comes back with the last group that waits for its row, and whichever group is read next fills it. Memory is
+    taken as slots are first given.
 
     Parameters
     ----------
     rows : int
-        Slots that are meant to be in use at once. :attr:`reserve` can be, at the cost of that much more memory.
+        Slots.
     dim : int
         Values in a row.
     dtype : torch.dtype
@@ -38,15 +37,14 @@ class RowArena:
     def __init__(self, rows: int, dim: int, dtype: torch.dtype):
         if rows < 1:
             raise ConfigError(f"rows of an arena must be at least 1 (got {rows})")
-        self.rows = rows
-        self.reserve = min(RESERVE * rows, np.iinfo(np.int32).max)
-        size = max(self.reserve * dim * dtype.itemsize, 1)
+        self.rows = rows = min(rows, np.iinfo(np.int32).max)
+        size = max(rows * dim * dtype.itemsize, 1)
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
         memory.madvise(mmap.MADV_HUGEPAGE)
-        array = np.frombuffer(memory, np.uint8, count=self.reserve * dim * dtype.itemsize)
-        self.values: Tensor = torch.from_numpy(array).view(dtype).view(self.reserve, dim)  # [reserve, dim]
+        array = np.frombuffer(memory, np.uint8, count=rows * dim * dtype.itemsize)
+        self.values: Tensor = torch.from_numpy(array).view(dtype).view(rows, dim)  # [rows, dim]
         self._lock = threading.Lock()
-        self._returned = np.empty(self.reserve, np.int32)  # guarded by _lock; the first _count are free
+        self._returned = np.empty(rows, np.int32)  # guarded by _lock; the first _count are free
         self._count = 0  # guarded by _lock
         self._touched = 0  # guarded by _lock; slots from here on were never given
 
@@ -67,9 +65,9 @@ class RowArena:
         with self._lock:
             again = min(count, self._count)
             fresh = count - again
-            if self._touched + fresh > self.reserve:
-                free = self.reserve - self._touched + self._count
-                raise GidsError(f"an arena of {self.reserve} rows must have {count} free (has {free})")
+            if self._touched + fresh > self.rows:
+                free = self.rows - self._touched + self._count
+                raise GidsError(f"an arena of {self.rows} rows must have {count} free (has {free})")
             slots[:again] = self._returned[self._count - again : self._count]
             slots[again:] = np.arange(self._touched, self._touched + fresh, dtype=np.int32)
             self._count -= again

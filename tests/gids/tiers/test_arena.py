@@ -13,7 +13,7 @@ from .conftest import MemoryReader, make_table
 
 
 def test_slots_are_given_once_and_used_ones_first():
-    arena = RowArena(4, 3, torch.float16)
+    arena = RowArena(8, 3, torch.float16)
     assert arena.values.shape == (8, 3)
     first, second = arena.take(3), arena.take(2)
     assert sorted([*first, *second]) == [0, 1, 2, 3, 4]
