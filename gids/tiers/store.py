@@ -17,7 +17,6 @@ from gids.tiers.arena import RowArena, Slots
 from gids.tiers.host_buffer import HostBuffer, PendingRows, RowSource
 from gids.tiers.plan import Counters, GroupPlan, Planner
 from gids.tiers.policies import Policy
-from gids.units import format_bytes
 
 _NATIVE_DTYPES = {torch_dtype: DType[name] for name, torch_dtype in DTYPES.items()}
 
@@ -100,8 +99,6 @@ class FeatureStore:
         Constant rows.
     popularity : uint8[rows], optional
         See :class:`gids.tiers.plan.Planner`.
-    group_bytes : int, optional
-        Limit for the rows of all groups between :meth:`start` and their last :meth:`gather`. None is no limit.
     seed : int
         For policies that draw.
     pool : ThreadPool, optional
@@ -128,7 +125,6 @@ class FeatureStore:
         window: int | None = None,
         host_buffer: HostBuffer | None = None,
         popularity: NDArray[np.uint8] | None = None,
-        group_bytes: int | None = None,
         seed: int = 0,
         pool: ThreadPool | None = None,
         allocate: Callable[[int, int, torch.dtype], Tensor] | None = None,
@@ -160,7 +156,6 @@ class FeatureStore:
         )
         self.host_buffer = host_buffer
         self.cache = torch.empty(self.planner.capacity, table.dim, dtype=table.torch_dtype)
-        self.group_bytes = group_bytes
         self.arena = RowArena(arena_rows, table.dim, table.torch_dtype) if arena_rows else None
         self._sweep = Sweep(table.num_rows, regions)
         self._steps = 0
@@ -168,25 +163,16 @@ class FeatureStore:
         self.counters = Counters()  # of the batches gathered
         self._cache_bytes = _as_bytes(self.cache)
         self._host_bytes = _as_bytes(torch.empty(0) if host_buffer is None else host_buffer.values)
-        self._room = threading.Condition()
-        self._in_flight_bytes = 0  # guarded by _room
+        self._lock = threading.Lock()
+        self._whole_rows = 0  # of groups with memory of their own; guarded by _lock
         self._expected = (0, 0)  # (group number, batch) that must be gathered next
 
     def plan_group(self, batches: list[Tensor], lookahead: list[Tensor] | tuple[Tensor, ...] = ()) -> GroupPlan:
         """Plan the next group; see :meth:`gids.tiers.plan.Planner.plan_group`."""
         return self.planner.plan_group(batches, lookahead)
 
-    def bytes_of(self, plan: GroupPlan) -> int:
-        """Bytes that the group's rows take between :meth:`start` and the last :meth:`gather`."""
-        return len(plan.disk_rows) * self.table.row_bytes
-
-    def wait_for_room(self, plan: GroupPlan, timeout_s: float) -> bool:
-        """Wait until :meth:`start` has room for the group; False if ``timeout_s`` passed first."""
-        with self._room:
-            return self._room.wait_for(lambda: self._fits(plan), timeout_s)
-
     def start(self, plan: GroupPlan) -> PendingGroup:
-        """Read the group's rows; there must be room for all of them."""
+        """Read the group's rows; an arena must have room for all of them."""
         pending = self.begin(plan)
         while not pending.underway:
             self.step()
@@ -239,21 +225,11 @@ class FeatureStore:
                 self._unread.append(pending)
 
     def _read_whole(self, pending: PendingGroup) -> None:
-        plan = pending.plan
-        with self._room:
-            if not self._fits(plan):
-                raise ConfigError(
-                    f"group_bytes of {self.table.name} must be at least "
-                    f"{format_bytes(self._in_flight_bytes + self.bytes_of(plan))} for the groups in flight "
-                    f"(got {format_bytes(self.group_bytes or 0)})"
-                )
-            self._in_flight_bytes += self.bytes_of(plan)
-        try:
-            pending.buffer = self._allocate(len(plan.disk_rows), self.table.dim, self.table.torch_dtype)
-            pending.started(self._reader.submit(plan.disk_rows, pending.buffer))
-        except BaseException:
-            self._release(plan)
-            raise
+        rows = pending.plan.disk_rows
+        pending.buffer = self._allocate(len(rows), self.table.dim, self.table.torch_dtype)
+        pending.started(self._reader.submit(rows, pending.buffer))
+        with self._lock:
+            self._whole_rows += len(rows)
 
     def gather(
         self, pending: PendingGroup, i: int, out: Tensor | None = None, dtype: torch.dtype | None = None
@@ -325,7 +301,8 @@ class FeatureStore:
         if pending.last_step is None:
             pending.buffer = None
             pending.freed_rows = len(pending.plan.disk_rows)
-            self._release(pending.plan)
+            with self._lock:
+                self._whole_rows -= pending.freed_rows
         else:
             assert self.arena is not None
             slots = self._sweep.release()
@@ -343,23 +320,14 @@ class FeatureStore:
         self._sweep.clear()
         self._unread.clear()
         self._expected = (0, 0)
-        with self._room:
-            self._in_flight_bytes = 0
-            self._room.notify_all()
+        with self._lock:
+            self._whole_rows = 0
 
     @property
     def nbytes(self) -> int:
         """Bytes of cache, lookup structures and groups in flight; the host buffer counts for itself."""
         arena = 0 if self.arena is None else self.arena.nbytes
-        return self.cache.nbytes + self.planner.memory_bytes + self._in_flight_bytes + arena
-
-    def _fits(self, plan: GroupPlan) -> bool:
-        return self.group_bytes is None or self._in_flight_bytes + self.bytes_of(plan) <= self.group_bytes
-
-    def _release(self, plan: GroupPlan) -> None:
-        with self._room:
-            self._in_flight_bytes -= self.bytes_of(plan)
-            self._room.notify_all()
+        return self.cache.nbytes + self.planner.memory_bytes + self._whole_rows * self.table.row_bytes + arena
 
     def _check_generation(self, plan: GroupPlan) -> None:
         if plan.generation != self.planner.generation:
