@@ -151,7 +151,7 @@ class CudaPlanner:
     @property
     def looks_ahead(self) -> bool:
         """Whether batches are observed before they are planned."""
-        return self._kind in (PolicyKind.WINDOW, PolicyKind.GIDS)
+        return self.capacity > 0 and self._kind in (PolicyKind.WINDOW, PolicyKind.GIDS)
 
     def close(self) -> None:
         """Unpin the host buffer's map."""

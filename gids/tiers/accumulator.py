@@ -134,7 +134,7 @@ class Accumulator:
         Share of the drives' peak to aim for.
     least_batches : int
         Batches that are read together if they fit, however many accesses they are: rows that several of them need are
-        read once, and denser rows merge (:attr:`BudgetSplit.group_batches`).
+        read once, and denser rows merge. For a device without the sweep that lets groups share reads.
     max_batches : int
         Most batches in a group.
     expected : mapping of table key to float, optional
