@@ -46,10 +46,11 @@ public:
     // planner. Without them `window` counts uses while a row is cached.
     void set_popularity(std::span<const uint8_t> levels);
 
-    // Whether the policy looks ahead and has slots to decide about: then every batch is observed, in order, before it is
-    // planned.
+    // Whether the policy looks ahead and has slots to decide about: then every batch is observed, in order, before it
+    // is planned.
     bool looks_ahead() const {
-        return options_.capacity > 0 && (options_.policy == PolicyKind::kWindow || options_.policy == PolicyKind::kGids);
+        return options_.capacity > 0 &&
+               (options_.policy == PolicyKind::kWindow || options_.policy == PolicyKind::kGids);
     }
     void observe(ThreadPool& pool, std::span<const int64_t> rows);
     // Forgets what was observed and not planned.
