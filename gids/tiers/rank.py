@@ -141,7 +141,7 @@ def expected_visits(
     train : mapping of node type to Tensor[int64]
         Where sampling starts, each as often; a node named twice counts twice.
     fanouts : sequence of int or mapping of EdgeType to int
-        As for :class:`gids.sampling.NeighborSampler`, outermost first; -1 takes all.
+        As for :class:`gids.sampling.NeighborSampler`, outermost first; -1 takes all, and no entry none.
     pool : ThreadPool, optional
         Threads.
 
@@ -174,7 +174,7 @@ def expected_visits(
 
 
 def _capped_fanout(layer: int | Mapping[EdgeType, int], etype: EdgeType) -> int:
-    fanout = layer if isinstance(layer, int) else layer[etype]
+    fanout = layer if isinstance(layer, int) else layer.get(etype, 0)
     return MOST_FANOUT if fanout < 0 else min(fanout, MOST_FANOUT)
 
 

@@ -214,6 +214,8 @@ def test_expected_visits_of_a_heterograph_reach_types_that_only_one_layer_does(t
     visits = expected_visits(graph, {"paper": torch.tensor([0])}, fanouts)
     np.testing.assert_allclose(visits["author"] / (RANK_UNIT / 5), [0.5, 0.5], rtol=1e-9)
     np.testing.assert_allclose(visits["paper"] / (RANK_UNIT / 5), [1, 1], rtol=1e-9)
+    alone = expected_visits(graph, {"paper": torch.tensor([0])}, [{writes: 1}])["paper"]
+    assert alone[0] > 0 == alone[1], "an edge type without a fan-out is not followed"
     train = {"paper": torch.tensor([0])}
     stored = rank_nodes(graph, train, by="visits", fanouts=fanouts)
     assert all(np.array_equal(stored[ntype], visits[ntype]) for ntype in visits)
