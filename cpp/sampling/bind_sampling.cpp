@@ -1,4 +1,5 @@
 // Python sees a native topology over arrays it keeps alive, and functions that return sampled arrays without a copy.
+#include <malloc.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -25,6 +26,19 @@ nb::ndarray<nb::numpy, T, nb::ndim<1>> hand_over(Array<T>&& array) {
     auto* owned = new Array<T>(std::move(array));
     const nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<Array<T>*>(p); });
     return {owned->data(), {static_cast<size_t>(owned->size())}, owner};
+}
+
+nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> huge_bytes(size_t bytes) {
+    auto* owned = new HugeBytes(bytes);
+    const nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<HugeBytes*>(p); });
+    return {owned->data(), {bytes}, owner};
+}
+
+void give_back_memory() {
+    Buffer::trim();
+#ifdef __GLIBC__
+    malloc_trim(0);  // other C libraries keep little
+#endif
 }
 
 nb::list hand_over(std::vector<Array<int64_t>>&& arrays) {
@@ -244,10 +258,9 @@ void bind_sampling(nb::module_& m) {
         "mark"_a = false,
         "Bytes of arrays that samples and samplers of this process hold, the most since the last mark, and bytes that "
         "wait to be used again.");
-    m.def("trim_sampling_buffers", &Buffer::trim, "Give back the memory of recycled sample arrays.");
-    m.def(
-        "huge_bytes", [](int64_t bytes) { return hand_over(Array<uint8_t>(bytes)); }, "bytes"_a,
-        "Uninitialised memory on huge pages where the kernel has them.");
+    m.def("give_back_memory", &give_back_memory,
+          "Give free memory back to the system: recycled sample arrays, and what the C library keeps.");
+    m.def("huge_bytes", &huge_bytes, "bytes"_a, "Zeroed memory on huge pages where the kernel has them.");
 }
 
 }  // namespace gids

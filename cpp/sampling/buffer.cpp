@@ -15,6 +15,7 @@ namespace gids {
 namespace {
 
 constexpr size_t kRetainedBytes = size_t{256} << 20;
+constexpr size_t kPage = 4096;
 constexpr size_t kHugePage = size_t{2} << 20;
 
 struct Recycler {
@@ -45,6 +46,7 @@ Recycler& recycler() {
     return *instance;
 }
 
+// `bytes` must be whole pages.
 void* map_huge(size_t bytes) {
     // Mapped with room to spare and trimmed to a 2 MiB boundary, without which no huge page fits.
     const size_t span = bytes + kHugePage;
@@ -130,6 +132,14 @@ void Buffer::trim() {
     }
     pool.retained_bytes = 0;
     pool.most_bytes = pool.held_bytes;
+}
+
+HugeBytes::HugeBytes(size_t bytes) : bytes_((bytes + kPage - 1) & ~(kPage - 1)) {
+    if (bytes_ > 0) data_ = map_huge(bytes_);
+}
+
+HugeBytes::~HugeBytes() {
+    if (data_ != nullptr) munmap(data_, bytes_);
 }
 
 }  // namespace gids

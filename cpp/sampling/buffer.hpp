@@ -8,6 +8,21 @@
 
 namespace gids {
 
+// Zeroed bytes of their own on huge pages, for what lives long, e.g. the edges of a graph; given back when destroyed.
+class HugeBytes {
+public:
+    explicit HugeBytes(size_t bytes);
+    ~HugeBytes();
+    HugeBytes(const HugeBytes&) = delete;
+    HugeBytes& operator=(const HugeBytes&) = delete;
+
+    uint8_t* data() const { return static_cast<uint8_t*>(data_); }
+
+private:
+    void* data_ = nullptr;
+    size_t bytes_;
+};
+
 // Uninitialised bytes from the process-wide recycler. Sizes of kHugeBytes and more are backed by huge pages.
 class Buffer {
 public:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import threading
 from pathlib import Path
 from types import TracebackType
+
+from gids._native import give_back_memory
 
 _STATUS = Path("/proc/self/status")
 
@@ -15,14 +16,6 @@ def resident_bytes() -> int:
     """Memory of this process that only it can give back: anonymous and shared, without pages of mapped files."""
     fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
     return sum(int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
-
-
-def give_back() -> None:
-    """Give the free memory that the C library keeps back to the system: what is then taken anew is seen as growth."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; other C libraries keep little
-    if trim is not None:
-        trim(0)
 
 
 class MemoryMeter:
@@ -44,7 +37,8 @@ class MemoryMeter:
             self._peak = max(self._peak, resident_bytes())
 
     def __enter__(self) -> MemoryMeter:
-        give_back()
+        gc.collect()
+        give_back_memory()  # what is then taken anew is seen as growth
         self._before = self._peak = resident_bytes()
         self._thread.start()
         return self

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gids._native import ThreadPool, sampling_memory, trim_sampling_buffers
+from gids._native import ThreadPool, give_back_memory, sampling_memory
 from gids.dataset import Dataset
 from gids.errors import ConfigError
 from gids.loader.batch import Batch, sample_bytes
@@ -36,9 +36,10 @@ from gids.tiers.policies import Window
 T = TypeVar("T")
 
 #: Batches sampled before the first epoch, to learn what batches need and what of it they share: so many, or as many as
-#: ask for so many rows together.
+#: ask for so many rows together. Row ids are kept while they take less than this part of the budget.
 PROFILED_BATCHES = 64
 PROFILED_ROWS = 8 << 20
+PROFILED_SHARE = 1 / 8
 #: Memory that the device writes to, for each array of a graph that stays on disk.
 TOPOLOGY_STAGING_BYTES = 4 << 20
 #: Batches differ; the profile's largest is taken for this much more.
@@ -134,6 +135,7 @@ class Engine:
         self.table_set = self._open()
         self.profiled = {}  # has served, like the rankings
         self.__dict__.pop("rankings", None)
+        give_back_memory()  # profile and rankings took more than a run has free at once
         ahead = replace(
             options.pipeline,
             window=self.division.window,
@@ -174,6 +176,7 @@ class Engine:
         rows = dict.fromkeys(self.tables, 1)
         taken: dict[Hashable, list[Tensor]] = {key: [] for key in self.tables}
         most = scratch = total = 0
+        kept = int(self.host_budget * PROFILED_SHARE) // torch.int64.itemsize
         for index in range(min(self.profiled_batches, len(order))):
             held, _, _ = sampling_memory(mark=True)
             tables = self.topology.native.table_bytes
@@ -182,9 +185,10 @@ class Engine:
             scratch = max(scratch, sampling_memory()[1] - held - grown - work.size_bytes)
             most = max(most, work.size_bytes)
             for key, wanted in work.rows.items():
-                taken[key].append(wanted)
+                if total < kept or index <= 2:
+                    taken[key].append(wanted)
                 rows[key] = max(rows[key], min(int(len(wanted) * PROFILE_MARGIN) + 1, self.tables[key].num_rows))
-                total += len(wanted)
+            total += sum(map(len, work.rows.values()))
             if total > PROFILED_ROWS and index >= 2:
                 break
         demand = {}
@@ -375,7 +379,7 @@ class Engine:
         """Give files, threads and memory back."""
         self._close_topology()
         self.table_set.close()
-        trim_sampling_buffers()
+        give_back_memory()
 
     def _close_topology(self) -> None:
         if self.options.topology == "disk":  # one in memory may serve others

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -446,7 +446,7 @@ class LoaderIterator:
             lambda seeds: engine.sample(seeds, epoch),
             lambda fetched: engine.make_batch(fetched, epoch),
         )
-        self._deliver = engine.deliver
+        self._deliver: Callable[[Batch], Batch] = engine.deliver
         self._ended: str | None = None
         loader._epochs += 1
         loader._stages = self._run.run.channels
@@ -486,6 +486,7 @@ class LoaderIterator:
     def _finish(self) -> None:
         """Move the loader on to the next epoch, once."""
         self._run.close()
+        self._deliver = _as_it_is  # lets go of the engine, and so of its memory once the loader is closed
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -508,6 +509,10 @@ class LoaderIterator:
             self._run.close()
         if getattr(self, "_progress", None) is not None:
             self._progress.stop()  # type: ignore[union-attr]
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
 
 
 def _engine_kind(device: torch.device | None) -> type[Engine]:

@@ -352,8 +352,9 @@ class PipelineRun(Generic[B]):
             raise
 
     def close(self) -> None:
-        """Stop reading, end the threads, forget what was planned and not delivered."""
+        """Stop reading, end the threads, forget what was planned and not delivered, and let go of what makes batches."""
         self.run.close()
+        self._batches = iter(())
 
     def __enter__(self) -> PipelineRun[B]:
         return self

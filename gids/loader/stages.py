@@ -62,7 +62,8 @@ class Channel(Generic[T]):
     def end(self, reason: BaseException) -> None:
         """Say that no item follows: ``reason`` is raised once those already here were taken (StopIteration: the end)."""
         with self._changed:
-            if self._ended is None or isinstance(self._ended, StopIteration):  # the first error is the one to tell
+            untold = self._ended is None or isinstance(self._ended, StopIteration)
+            if untold and not self._stopped:  # the first error is the one to tell
                 self._ended = reason
             self._changed.notify_all()
 
@@ -91,6 +92,7 @@ class Channel(Generic[T]):
             self._stopped = True
             self._items.clear()
             self._bytes = 0
+            self._ended = None  # once raised, its traceback holds whoever took from here
             self._changed.notify_all()
 
     def __len__(self) -> int:

@@ -1,6 +1,7 @@
 """A loader in bad weather: left early, interrupted, with a failing disk, forked, spawned, beside others. Nothing leaks."""
 
 import gc
+import itertools
 import os
 import shutil
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ import torch
 from torch.utils.data import DataLoader
 
 import gids
+from gids._native import huge_bytes
+from gids.demo.memory import resident_bytes
 from gids.errors import StorageError
 from gids.storage import StorageOptions
 
@@ -80,6 +84,35 @@ with gids.Loader(sys.argv[1], "train", fanouts=[4, 4], batch_size=64, budget="16
             before, rss = settled(), psutil.Process().memory_info().rss
     print(sum(before.values()), dict(left_behind(before)), psutil.Process().memory_info().rss - rss, sep=";")
 """
+
+
+@pytest.mark.parametrize("taken", [3, None])
+def test_a_closed_loader_holds_none_of_its_memory(graph, taken):
+    """Though it is still referred to, as are an iterator and the statistics of its last epoch: gc finds no cycle."""
+    gc.collect()
+    gc.disable()
+    try:
+        loader = gids.Loader(graph, split="train", fanouts=[3, 3], batch_size=32, budget="16MiB")
+        iterator = iter(loader)
+        for _ in itertools.islice(iterator, taken):
+            pass
+        engine, topology = weakref.ref(loader._engine), weakref.ref(loader._engine.topology)
+        del _
+        loader.close()
+        assert engine() is None
+        assert topology() is None
+        assert loader.stats().stages
+    finally:
+        gc.enable()
+
+
+def test_the_memory_of_a_graph_goes_back_to_the_system():
+    before = resident_bytes()
+    array = huge_bytes(64 << 20)
+    array[:] = 1
+    assert resident_bytes() - before > 60 << 20
+    del array
+    assert resident_bytes() - before < 4 << 20
 
 
 def test_many_epochs_left_early_use_no_more_memory_threads_or_files(graph):

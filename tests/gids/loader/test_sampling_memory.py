@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gids
-from gids._native import sampling_memory, trim_sampling_buffers
+from gids._native import give_back_memory, sampling_memory
 from gids.errors import ConfigError
 from gids.generate import rmat
 from gids.sampling import LadiesSampler, NeighborSampler, SampleKey, ShadowSampler, Topology
@@ -47,7 +47,7 @@ def test_a_sample_keeps_none_of_the_room_it_was_made_in(hubs, name):
 
 
 def test_recycling_adds_nothing_to_the_most_that_was_held_at_once():
-    trim_sampling_buffers()
+    give_back_memory()
     graph = torch.arange(2_000_000) % 1000
     topology = Topology.from_arrays(torch.arange(0, 2_000_001, 2000).numpy(), graph.numpy())
     for nodes in (1000, 500, 250, 900):  # pieces of different sizes
@@ -58,7 +58,7 @@ def test_recycling_adds_nothing_to_the_most_that_was_held_at_once():
         assert now + waiting <= held + retained
     _, _, waiting = sampling_memory()
     assert waiting > 0
-    trim_sampling_buffers()
+    give_back_memory()
     assert sampling_memory()[2] == 0
 
 
