@@ -190,9 +190,9 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("where", ["training", "loading"])
-def test_ctrl_c_returns_within_a_second(graph, where):
-    command = [sys.executable, "-c", INTERRUPTED, str(graph.path), where]
+def interrupt_seconds(dataset, where):
+    """Interrupt a loader's process; return how long it took to end, with no thread left."""
+    command = [sys.executable, "-c", INTERRUPTED, str(dataset), where]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         late = threading.Timer(60, process.kill)
         try:
@@ -207,7 +207,13 @@ def test_ctrl_c_returns_within_a_second(graph, where):
             late.cancel()
             process.kill()
     assert last == "interrupted []\n"
-    assert took < 10, "a second on an idle machine; these tests share theirs, and the training would sleep a minute"
+    return took
+
+
+@pytest.mark.parametrize("where", ["training", "loading"])
+def test_ctrl_c_returns_within_a_second(graph, where):
+    # Other tests have the cores, too: the best of three counts. Left alone, the training would sleep a minute.
+    assert any(interrupt_seconds(graph.path, where) < 1 for _ in range(3))
 
 
 UNFINISHED = """

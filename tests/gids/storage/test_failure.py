@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
@@ -214,36 +213,48 @@ def test_fork_opens_anew_and_a_read_of_the_parent_is_refused(tmp_path, engine):
         np.testing.assert_array_equal(raw(reader.read(ROWS)), values[ROWS])
 
 
+INTERRUPTED = """
+import signal, sys
+from pathlib import Path
+from gids import RowTable, Stripe
+from gids.storage import FaultOptions, RowReader, StorageOptions
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background may have it ignored
+table = RowTable("t", "float32", 128, 1000, 512, (Stripe(Path(sys.argv[1]), 0, 1000),), 1000)
+for engine in sys.stdin:
+    reader = RowReader(table, StorageOptions(engine=engine.strip(), fault=FaultOptions(delay_us=60_000_000)))
+    print("reading", flush=True)
+    try:
+        reader.read(range(1000))
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    reader.close()
+    print("closed", flush=True)
+"""
+
+
+def interrupt_seconds(process, engine):
+    """Interrupt a read whose answer takes a minute; return how long that took."""
+    print(engine, file=process.stdin, flush=True)
+    assert process.stdout.readline() == "reading\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    assert process.stdout.readline() == "interrupted\n"
+    took = time.monotonic() - started
+    assert process.stdout.readline() == "closed\n"
+    return took
+
+
 def test_interrupt_returns_within_a_second(tmp_path):
     table, _ = make_table(tmp_path, dim=128)
-    engines = [name for name in ENGINES if name in ("uring", "pread")]
-    code = f"""
-        import signal
-        from pathlib import Path
-        from gids import RowTable, Stripe
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background may have it ignored
-        from gids.storage import FaultOptions, RowReader, StorageOptions
-        table = RowTable("t", "float32", 128, 1000, 512, (Stripe(Path({str(table.stripes[0].path)!r}), 0, 1000),), 1000)
-        for engine in {engines}:
-            reader = RowReader(table, StorageOptions(engine=engine, fault=FaultOptions(delay_us=60_000_000)))
-            print("reading", flush=True)
-            try:
-                reader.read(range(1000))
-            except KeyboardInterrupt:
-                print("interrupted", flush=True)
-            reader.close()
-            print("closed", flush=True)
-    """
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", INTERRUPTED, str(table.stripes[0].path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            for _ in engines:
-                assert process.stdout.readline() == "reading\n"
-                time.sleep(0.3)
-                process.send_signal(signal.SIGINT)
-                started = time.monotonic()
-                assert process.stdout.readline() == "interrupted\n"
-                assert time.monotonic() - started < 10, "a second on an idle machine; the disk's answer takes a minute"
-                assert process.stdout.readline() == "closed\n"
+            for engine in {"uring", "pread"} & set(
+                ENGINES
+            ):  # other tests have the cores, too: the best of three counts
+                assert any(interrupt_seconds(process, engine) < 1 for _ in range(3)), engine
+            process.stdin.close()
             assert process.wait(timeout=60) == 0
         finally:
             process.kill()
