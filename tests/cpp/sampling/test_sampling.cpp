@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <random>
 #include <stdexcept>
 #include <thread>
+#include <unordered_map>
 
 #include "logarithm.cuh"
 #include "sampling/neighbor.hpp"
@@ -106,10 +108,11 @@ TEST_CASE("tables forget earlier samples, grow, and are shared by samples that r
         auto ids = random_ids(round % 2 ? 10 : 5000, 1 << 20, static_cast<uint64_t>(round));
         std::vector<int64_t> expected;
         std::vector<int64_t> order;
+        std::unordered_map<int64_t, int64_t> number;
         for (const int64_t id : ids) {
-            auto at = std::find(order.begin(), order.end(), id);
-            expected.push_back(at - order.begin());
-            if (at == order.end()) order.push_back(id);
+            const auto [at, is_new] = number.try_emplace(id, std::ssize(order));
+            expected.push_back(at->second);
+            if (is_new) order.push_back(id);
         }
         set.add(ids.data(), static_cast<int64_t>(ids.size()));
         CHECK(ids == expected);
