@@ -12,10 +12,12 @@ namespace {
 
 constexpr size_t kClaimReads = 64;
 // Completions waited for at once: fewer wake-ups and doorbells, each of which leaves a virtual machine, while the queue
-// stays nearly full: a quarter of it, within these bounds.
+// stays nearly full: a quarter of it, within these bounds, and of large reads no more than so many bytes, which are in
+// the caches when they are copied.
 constexpr size_t kReapLeast = 16, kReapMost = 32, kReapShare = 4;
-constexpr uint64_t kPoolBytes = 512 << 10;  // copies of a reaped batch below this are faster done than handed over
-constexpr size_t kAhead = 2;                // reads whose rows are fetched into the cache before they are copied
+constexpr uint64_t kReapBytes = 256 << 10;
+constexpr uint64_t kPoolBytes = kReapBytes;  // copies of a reaped batch below this are faster done than handed over
+constexpr size_t kAhead = 2;                 // reads whose rows are fetched into the cache before they are copied
 constexpr auto kSlice = Microseconds(100'000);
 constexpr auto kFarewell = std::chrono::milliseconds(500);
 
@@ -36,8 +38,9 @@ IoThread::IoThread(std::shared_ptr<ReaderCore> core, uint64_t staging_bytes, uns
 void IoThread::run() {
     for (;;) {
         now_ = Clock::now();
-        refill();
+        // In this order: the next reads go to the memory that was just copied from, while it is in the caches.
         hand_out_copies();
+        refill();
         if (in_flight_ > stuck_) {
             const size_t count = queue_->reap(completions_, wanted(), kSlice);
             for (size_t i = 0; i < count; ++i) receive(completions_[i]);
@@ -54,7 +57,8 @@ void IoThread::run() {
 // With more work to submit, a batch; at the end of the work, all that is left up to a batch.
 size_t IoThread::wanted() const {
     const size_t batch = std::clamp(slots_.size() / kReapShare, kReapLeast, kReapMost);
-    return std::clamp<size_t>((in_flight_ - stuck_) / 2, 1, batch);
+    const size_t by_bytes = kReapBytes * in_flight_ / std::max<uint64_t>(in_flight_bytes_, 1);
+    return std::clamp<size_t>((in_flight_ - stuck_) / 2, 1, std::clamp<size_t>(by_bytes, 1, batch));
 }
 
 bool IoThread::claim() {
@@ -89,8 +93,9 @@ void IoThread::refill() {
         const uint32_t index = free_.back();
         free_.pop_back();
         ++in_flight_;
+        in_flight_bytes_ += read->length;
         const bool last = ++claim_next_ == claim_end_;
-        slots_[index] = {last ? std::move(claimed_) : claimed_, read, buffer, 0, now_, true, false};
+        slots_[index] = {last ? std::move(claimed_) : claimed_, read, buffer, read->length, 0, now_, true, false};
         if (last) claimed_ = nullptr;
         requests_.push_back({index, read->offset, read->length, read->file, buffer});
     }
@@ -118,6 +123,7 @@ void IoThread::release(uint32_t index) {
     slot.job = nullptr;
     slot.busy = slot.stuck = false;
     --in_flight_;
+    in_flight_bytes_ -= slot.length;
     free_.push_back(index);
 }
 

@@ -23,7 +23,8 @@ private:
         std::shared_ptr<Job> job;
         const Read* read = nullptr;
         std::byte* buffer = nullptr;
-        uint32_t done = 0;  // bytes that arrived in earlier, short completions
+        uint32_t length = 0;  // of the read, which is gone with the job when a stuck request comes back
+        uint32_t done = 0;    // bytes that arrived in earlier, short completions
         Clock::time_point since;
         bool busy = false;   // with the device
         bool stuck = false;  // out of time: the job has failed, and the buffer stays the device's
@@ -60,6 +61,7 @@ private:
     std::vector<Slot> slots_;
     std::vector<uint32_t> free_;
     size_t in_flight_ = 0, stuck_ = 0;
+    uint64_t in_flight_bytes_ = 0;  // of the reads in those slots
     std::vector<IoRequest> requests_;
     std::vector<IoCompletion> completions_;
     std::vector<Arrived> arrived_;  // since the last reap
