@@ -70,6 +70,8 @@ public:
     // reports what a load would die of, and file_bytes() tells afterwards how much of the file was really there.
     virtual bool guarded() const { return false; }
     virtual uint64_t file_bytes(size_t /*file*/) const { return ~uint64_t{0}; }
+    // The processor that hears from the device, where it is a certain one; else -1.
+    virtual int home_cpu() const { return -1; }
     // `staging` outlives the queue, and is never freed if the queue had to abandon requests (see Staging::abandon).
     virtual std::unique_ptr<Queue> make_queue(std::span<std::byte> staging, unsigned depth) = 0;
 };

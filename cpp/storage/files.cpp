@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "errors.hpp"
+#include "storage/interrupts.hpp"
 
 namespace gids::storage {
 namespace {
@@ -82,6 +83,18 @@ Files::Files(const TableLayout& layout, bool direct) : direct_(direct) {
         const int flags = fcntl(descriptor, F_GETFL);
         if (flags >= 0 && flags & O_DIRECT) fcntl(descriptor, F_SETFL, flags & ~O_DIRECT);
     }
+}
+
+int Files::interrupt_cpu() const {
+    int found = -1;
+    for (size_t f = 0; f < descriptors_.size(); ++f) {
+        struct stat info;
+        if (fstat(descriptors_[f], &info) != 0) return -1;
+        const int cpu = storage::interrupt_cpu(S_ISBLK(info.st_mode) ? info.st_rdev : info.st_dev);
+        if (cpu < 0 || (f > 0 && cpu != found)) return -1;
+        found = cpu;
+    }
+    return found;
 }
 
 Files::~Files() { close_all(); }

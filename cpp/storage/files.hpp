@@ -22,6 +22,8 @@ public:
     uint64_t size_bytes(size_t file) const { return sizes_[file]; }
     bool direct() const { return direct_; }
     uint64_t block_bytes() const { return block_bytes_; }
+    // The processor that all disks of the files interrupt; -1 where there is no such one.
+    int interrupt_cpu() const;
     const std::string& notes() const { return notes_; }
 
 private:

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "errors.hpp"
+#include "storage/interrupts.hpp"
 
 namespace gids::storage {
 namespace {
@@ -26,7 +27,8 @@ constexpr auto kFarewell = std::chrono::milliseconds(500);
 IoThread::IoThread(std::shared_ptr<ReaderCore> core, uint64_t staging_bytes, unsigned depth)
     : core_(std::move(core)),
       timeout_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(core_->options.timeout_s))),
-      pooled_(core_->pool != nullptr && core_->pool->threads() > 1) {
+      pooled_(core_->pool != nullptr && core_->pool->threads() > 1),
+      home_cpu_(core_->options.threads == 1 ? core_->engine->home_cpu() : -1) {
     if (core_->engine->needs_staging()) staging_ = std::make_unique<Staging>(staging_bytes, core_->limits.max_io_bytes);
     queue_ = core_->engine->make_queue(staging_ ? staging_->memory() : std::span<std::byte>(), depth);
     slots_.resize(queue_->depth());
@@ -293,6 +295,7 @@ bool IoThread::idle_wait() {
     else core_->work.wait(lock, ready);
     const bool stop = core_->stopping;
     lock.unlock();
+    if (!stop) move_to_cpu(home_cpu_);
     if (!stop && stuck_ > 0) {
         const size_t count = queue_->reap(completions_, 0, Microseconds(0));
         for (size_t i = 0; i < count; ++i) receive(completions_[i]);

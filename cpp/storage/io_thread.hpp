@@ -56,6 +56,7 @@ private:
     std::unique_ptr<Queue> queue_;
     const Clock::duration timeout_;
     const bool pooled_;
+    const int home_cpu_;  // where a lone I/O thread begins its work; -1: anywhere
 
     // in_flight_ + free_.size() == slots_.size(); stuck_ <= in_flight_
     std::vector<Slot> slots_;

@@ -158,11 +158,13 @@ class UringEngine final : public Engine {
 public:
     UringEngine(const TableLayout& layout, EngineOptions options)
         : files_(std::make_shared<Files>(layout, /*direct=*/true)),
+          home_cpu_(files_->interrupt_cpu()),
           options_(std::move(options)),
           notes_(files_->notes()) {}
     std::string name() const override { return "uring"; }
     std::string notes() const override { return notes_; }
     uint64_t block_bytes() const override { return files_->block_bytes(); }
+    int home_cpu() const override { return home_cpu_; }
     std::unique_ptr<Queue> make_queue(std::span<std::byte> staging, unsigned depth) override {
         std::string lacks;
         auto queue = std::make_unique<UringQueue>(files_, staging, depth, options_, lacks);
@@ -172,6 +174,7 @@ public:
 
 private:
     std::shared_ptr<Files> files_;
+    const int home_cpu_;
     EngineOptions options_;
     std::string notes_;
 };
