@@ -196,7 +196,7 @@ def _hit_bars(trace: Trace, ratios: dict[str, dict[str, float]], report: Report)
             )
         report.bars.append(
             Bar(
-                f"window(16) / random, {case} (belady: {best / random:.2f})",
+                f"window(16) / random, {case} (belady: {best / random:.3f})",
                 window / random,
                 WINDOW_OVER_RANDOM,
                 reachable=best / random >= WINDOW_OVER_RANDOM,

@@ -33,7 +33,7 @@ HOST_SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)
 #: Parts of what groups would take without a cache that are tried as their room.
 ROOMS = (0.35, 0.5, 0.65, 0.8, 1.0)
 #: Knowing how popular every row of a table is takes one byte a row. Of a cache's memory, the most that may go there: it
-#: adds 2 to 7 hits to a hundred where a cache holds many times the window, and the last 1/16 of a cache adds fewer.
+#: adds 2 to 6 hits to a hundred requests where a cache holds many times the window, and the last 1/16 of a cache adds fewer.
 POPULARITY_SHARE = 1 / 16
 #: Parts in which memory is dealt out to tables.
 PARTS = 16
