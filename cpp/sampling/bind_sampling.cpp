@@ -258,6 +258,7 @@ void bind_sampling(nb::module_& m) {
         "mark"_a = false,
         "Bytes of arrays that samples and samplers of this process hold, the most since the last mark, and bytes that "
         "wait to be used again.");
+    m.def("piece_bytes", &Buffer::piece_bytes, "bytes"_a, "Memory of a sampled array of so many bytes.");
     m.def("give_back_memory", &give_back_memory,
           "Give free memory back to the system: recycled sample arrays, and what the C library keeps.");
     m.def("huge_bytes", &huge_bytes, "bytes"_a, "Zeroed memory on huge pages where the kernel has them.");

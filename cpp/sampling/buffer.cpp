@@ -1,12 +1,12 @@
-// Buffer: power-of-two pieces, the big ones kept in free lists up to a bound.
+// Buffer: pieces of few sizes, so that one serves again; the big ones wait in lists up to a bound.
 #include "sampling/buffer.hpp"
 
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <new>
 #include <vector>
@@ -20,22 +20,22 @@ constexpr size_t kHugePage = size_t{2} << 20;
 
 struct Recycler {
     std::mutex mutex;
-    std::array<std::vector<void*>, 64> free;  // guarded by mutex; index = log2 of the size
-    size_t retained_bytes = 0;                // guarded by mutex; the sum over `free`
-    size_t held_bytes = 0;                    // guarded by mutex; pieces of all Buffers, small ones too
-    size_t most_bytes = 0;                    // guarded by mutex; the most held since the last trim
-    size_t peak_bytes = 0;                    // guarded by mutex; the most held since the last mark
+    std::map<size_t, std::vector<void*>> free;  // guarded by mutex; by size
+    size_t retained_bytes = 0;                  // guarded by mutex; the sum over `free`
+    size_t held_bytes = 0;                      // guarded by mutex; pieces of all Buffers, small ones too
+    size_t most_bytes = 0;                      // guarded by mutex; the most held since the last trim
+    size_t peak_bytes = 0;                      // guarded by mutex; the most held since the last mark
 
     // Counts a piece, and frees waiting ones of other sizes that the process would be larger with than ever before.
     void hold(size_t bytes) {
         held_bytes += bytes;
         most_bytes = std::max(most_bytes, held_bytes);
         peak_bytes = std::max(peak_bytes, held_bytes);
-        for (size_t log2 = free.size(); log2-- > 0 && held_bytes + retained_bytes > most_bytes;)
-            while (!free[log2].empty() && held_bytes + retained_bytes > most_bytes) {
-                munmap(free[log2].back(), size_t{1} << log2);
-                free[log2].pop_back();
-                retained_bytes -= size_t{1} << log2;
+        for (auto it = free.rbegin(); it != free.rend() && held_bytes + retained_bytes > most_bytes; ++it)
+            while (!it->second.empty() && held_bytes + retained_bytes > most_bytes) {
+                munmap(it->second.back(), it->first);
+                it->second.pop_back();
+                retained_bytes -= it->first;
             }
     }
 };
@@ -64,7 +64,12 @@ void* map_huge(size_t bytes) {
 
 }  // namespace
 
-size_t Buffer::piece_bytes(size_t bytes) { return bytes == 0 ? 0 : std::bit_ceil(std::max<size_t>(bytes, 64)); }
+size_t Buffer::piece_bytes(size_t bytes) {
+    if (bytes == 0) return 0;
+    if (bytes < kHugeBytes) return std::bit_ceil(std::max<size_t>(bytes, 64));
+    const size_t step = std::bit_floor(bytes) / 8;  // samples wait with these: an eighth to spare, not all again
+    return (bytes + step - 1) / step * step;
+}
 
 Buffer::Buffer(size_t bytes) {
     if (bytes == 0) return;
@@ -73,7 +78,7 @@ Buffer::Buffer(size_t bytes) {
     {
         const std::lock_guard lock(pool.mutex);
         if (piece >= kHugeBytes) {
-            auto& pieces = pool.free[static_cast<size_t>(std::countr_zero(piece))];
+            auto& pieces = pool.free[piece];
             if (!pieces.empty()) {
                 data_ = pieces.back();
                 pieces.pop_back();
@@ -102,7 +107,7 @@ Buffer::~Buffer() {
         const std::lock_guard lock(pool.mutex);
         pool.held_bytes -= bytes_;
         if (bytes_ >= kHugeBytes && bytes_ <= kRetainedBytes / 4 && pool.retained_bytes + bytes_ <= kRetainedBytes) {
-            pool.free[static_cast<size_t>(std::countr_zero(bytes_))].push_back(data_);
+            pool.free[bytes_].push_back(data_);
             pool.retained_bytes += bytes_;
             return;
         }
@@ -126,10 +131,9 @@ void Buffer::mark_peak() {
 void Buffer::trim() {
     Recycler& pool = recycler();
     const std::lock_guard lock(pool.mutex);
-    for (size_t log2 = 0; log2 < pool.free.size(); ++log2) {
-        for (void* piece : pool.free[log2]) munmap(piece, size_t{1} << log2);
-        pool.free[log2].clear();
-    }
+    for (const auto& [bytes, pieces] : pool.free)
+        for (void* piece : pieces) munmap(piece, bytes);
+    pool.free.clear();
     pool.retained_bytes = 0;
     pool.most_bytes = pool.held_bytes;
 }

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from gids._native import piece_bytes
 from gids.sampling import Block, EdgeType, Sample, SeedEdges
 
 T = TypeVar("T")
@@ -110,8 +111,8 @@ def tensor_bytes(value: object) -> int:
 
 
 def sample_bytes(value: object) -> int:
-    """Memory of a sample inside ``value``: its arrays are pieces whose sizes are powers of two (cpp/sampling/buffer.hpp)."""
-    return sum(1 << max(6, (size - 1).bit_length()) for size in _tensor_sizes(value) if size)
+    """Memory of a sample inside ``value``, as samplers deal it out."""
+    return sum(piece_bytes(size) for size in _tensor_sizes(value))
 
 
 def _tensor_sizes(value: object) -> list[int]:
