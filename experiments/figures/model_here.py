@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 import gids
 from experiments.graphs import power_law
-from experiments.model import Range, span
+from experiments.model import Range, drain_seconds, span
 from gids.storage import RowReader, StorageOptions, load_curve
 from gids.storage.curve import DeviceCurve
 from gids.storage.probe import probe
@@ -24,13 +24,14 @@ from gids.storage.probe import probe
 TITLE = "The MODEL checked against this machine's measurements: predicted from `gids probe` beside what was measured"
 CLAIM = "Paper 004, section 4.2: its model of a drive estimates the bandwidth accurately, particularly near the peak."
 DIFFERS = (
-    "Every constant is measured apart from what is predicted: costs per read and per byte and the latency by `gids probe` (three times: the spread is the error bar), "
-    "the processor's work of an epoch by the same epoch with the table in memory. Reads of single rows and merged reads: rows x cost + latency of a group. "
-    "Epochs (fan-out 5,5; 32 and 128 are figure 9's batches): the reads and bytes that the planner counted x cost, overlapped with the processor's work in full (low) or not at all (high). "
-    "The one promise, stated before its first run: no case more than 30 % beyond its error bar, because the disk itself varies by 20 %. "
-    "The bars are as wide as the probes differ, so a wide bar says little: the table has how far each point is off as well. That probes agree within 1.5x was promised once and "
-    "missed (1.73x, later runs up to 10x): nothing is promised of it any more, the spread is printed instead. A read of few rows has a fixed cost per call that the model leaves out: 64 single rows once "
-    "lay 58 % beyond their bar."
+    "Every constant is measured apart from what is predicted: costs per read and per byte and the speed at every depth by `gids probe`, three times; "
+    "the processor's work by the same reads and epochs with the table in memory. A group's time on the disk: reads and bytes x cost (of epochs, as the planner counted them: reads that are shared or merged are counted "
+    "once, with the bytes of their gaps), and the end, where its queue runs empty and the disk with it: its last k reads run at the speed of depth k. "
+    "Error bars are the ranges of these inputs: the disk by all three probes, and a fifth more or less than by the middle one, because repeated runs of fio on a quiet machine of this kind vary so much; "
+    "the processor as its rounds differ; both overlapped in full (low; where groups follow each other, their ends too) or not at all (high). Nothing is fitted to the points that are checked. "
+    "Two promises, stated before the first run of each: no case more than 30 % beyond its bar, and (new with the end of the queue, the processor's share of reads and the fifth, "
+    "after 6 of 13 had been inside) at least 80 % of the cases inside. That probes agree within 1.5x was promised once and "
+    "missed (1.73x, later runs up to 10x): nothing is promised of it any more, the spread is printed instead."
 )
 CONFIG = {
     "full": {
@@ -44,30 +45,48 @@ CONFIG = {
 }  # fmt: skip
 SECONDS = 65
 PROMISE = 0.30
+INSIDE = 0.8
+#: Runs of fio on a quiet machine of this kind differ by a fifth; known before any of these cases was measured.
+DISK_VARIES = 1.2
 MOST_WARM_UPS = 10
 AGREEING = 1.2
 ROW_BYTES = 1024
 
 
-def predict(curve: DeviceCurve, case: dict[str, Any]) -> tuple[float, ...]:
-    """Give seconds of one repeat of a case, by one probe: one value, or an optimistic and a pessimistic one."""
-    start = curve.latency_us * 1e-6
+def predict(curve: DeviceCurve, case: dict[str, Any]) -> tuple[float, float]:
+    """Give the seconds that a case takes of the disk by one probe: at least, and at most."""
+    if case["kind"] == "epoch":
+        busy = curve.cost.seconds(case["reads"], case["bytes"])
+        groups = max(case["groups"], 1)
+        ends = groups * _end(curve, case["reads"] / groups)
+        # The last group's queue runs empty in any case, the others' where the next one does not follow at once.
+        return busy + ends / groups, busy + ends
     if case["kind"] == "single rows":
-        return (start + curve.cost.seconds(case["rows"], case["rows"] * ROW_BYTES),)
-    if case["kind"] == "merged rows":
+        busy = curve.cost.seconds(case["rows"], case["rows"] * ROW_BYTES)
+    else:
         # The reader merges by the curve that it was given, whatever the probe at hand would advise.
-        rate = curve.rows_per_second(ROW_BYTES, case["coverage"], merge_gap_bytes=case.get("merge_gap_bytes"))
-        return (start + case["rows"] / rate,)
-    disk = case["groups"] * start + curve.cost.seconds(case["reads"], case["bytes"])
-    return max(disk, case["cpu_s"]), disk + case["cpu_s"]
+        busy = case["rows"] / curve.rows_per_second(
+            ROW_BYTES, case["coverage"], merge_gap_bytes=case.get("merge_gap_bytes")
+        )
+    disk = busy + _end(curve, case["rows"])
+    return disk, disk
+
+
+def _end(curve: DeviceCurve, reads: float) -> float:
+    return drain_seconds(curve.depths, curve.iops_at_depth, reads, curve.best_depth)
 
 
 def judge(curves: list[DeviceCurve], cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add to every case its predicted range and by which share the measured median lies beyond it."""
     judged = []
     for case in cases:
-        values = [value for curve in curves for value in predict(curve, case)]
-        bar = span(statistics.median(values), values)
+        least, most = zip(*(predict(curve, case) for curve in curves), strict=True)
+        middle = statistics.median(least), statistics.median(most)
+        cpu, more = case["cpu_s"]
+        bar = span(
+            statistics.mean((max(middle[0], cpu), middle[1] + more)),
+            (max(min(*least, middle[0] / DISK_VARIES), cpu), max(*most, middle[1] * DISK_VARIES) + more),
+        )
         judged.append(case | {"predicted_s": bar, "beyond": bar.missed_by(case["measured_s"]) - 1})
     return judged
 
@@ -103,6 +122,7 @@ def run(config: dict) -> dict:
         "probe_spread": probe_spread(curves),
         "cases": judge(curves, cases),
         "promise": PROMISE,
+        "promised_inside": INSIDE,
     }
 
 
@@ -110,33 +130,46 @@ def _reads(table: gids.RowTable, config: dict) -> list[dict[str, Any]]:
     """Measure one blocking read of many rows: scattered ones on their own, and shares of the table with merging."""
     generator, cases = np.random.default_rng(0), []
     gap = load_curve(table.stripes[0].path).merge_gap_bytes
-    with RowReader(table, StorageOptions(merge_gap_bytes=0)) as single, RowReader(table) as merging:
+    memory = StorageOptions(engine="memory", merge_gap_bytes=0)
+    with (
+        RowReader(table, StorageOptions(merge_gap_bytes=0)) as single,
+        RowReader(table) as merging,
+        RowReader(table, memory) as copying,
+    ):
         for rows in config["groups"]:
-            seconds = _timed(single, table, min(rows, table.num_rows // 50), config["rounds"], generator)
             count = min(rows, table.num_rows // 50)
+            seconds = _timed(single, copying, table, count, config["rounds"], generator)
             cases.append({"kind": "single rows", "name": f"{count:,} single rows", "rows": count, **seconds})
         for share in config["coverages"]:
             count = int(share * table.num_rows)
-            seconds = _timed(merging, table, count, config["rounds"], generator)
+            seconds = _timed(merging, copying, table, count, config["rounds"], generator)
             case = {"kind": "merged rows", "name": f"{share:.1%} of the rows", "rows": count, "coverage": share}
             cases.append(case | seconds | {"merge_gap_bytes": gap})
     return cases
 
 
-def _timed(reader: RowReader, table: gids.RowTable, count: int, rounds: int, generator: Any) -> dict[str, float]:
-    out, times = torch.empty(count, table.dim), []
+def _timed(
+    reader: RowReader, copying: RowReader, table: gids.RowTable, count: int, rounds: int, generator: Any
+) -> dict[str, Any]:
+    out = torch.empty(count, table.dim)
+    times: dict[RowReader, list[float]] = {reader: [], copying: []}
     for number in range(rounds + 1):
         rows = generator.choice(table.num_rows, count, replace=False)
-        start = time.perf_counter()
-        reader.read(rows, out=out)
-        if number:  # the first touches the memory
-            times.append(time.perf_counter() - start)
-    return _median(times)
+        for one, taken in times.items():
+            start = time.perf_counter()
+            one.read(rows, out=out)
+            if number:  # the first touches the memory
+                taken.append(time.perf_counter() - start)
+    return _median(times[reader]) | {"cpu_s": _ends(times[copying])}
 
 
-def _median(times: list[float]) -> dict[str, float]:
+def _median(times: list[float]) -> dict[str, Any]:
     middle = statistics.median(times)
     return {"measured_s": middle, "mad_s": statistics.median(abs(t - middle) for t in times)}
+
+
+def _ends(times: list[float]) -> tuple[float, float]:
+    return min(times), max(times)
 
 
 def _epochs(dataset: gids.Dataset, config: dict) -> list[dict[str, Any]]:
@@ -159,7 +192,7 @@ def _epochs(dataset: gids.Dataset, config: dict) -> list[dict[str, Any]]:
             for loader in loaders.values():
                 loader.close()
         for name, cpu in (("one batch a group, no cache", "memory, alone"), ("groups, cache and buffer", "memory")):
-            counted = measured[name] | {"cpu_s": measured[cpu]["measured_s"]}
+            counted = measured[name] | {"cpu_s": measured[cpu]["ends_s"]}
             cases.append({"kind": "epoch", "name": f"batches of {batch_size}: {name}", **counted})
     return cases
 
@@ -181,7 +214,8 @@ def _in_turn(loaders: dict[str, gids.Loader], config: dict) -> dict[str, dict[st
         stats = loader.stats()
         (table,) = stats.tables.values()
         counted = {"reads": table.reads / config["rounds"], "bytes": table.bytes_read / config["rounds"]}
-        measured[name] = _median(times[name]) | counted | {"groups": stats.stages["plan"].items}
+        groups = max(1, stats.stages["plan"].items - 1)  # of the last epoch, whose end is taken too
+        measured[name] = _median(times[name]) | {"ends_s": _ends(times[name])} | counted | {"groups": groups}
     return measured
 
 
@@ -191,8 +225,9 @@ def here(results: dict) -> str:
     inside = sum(case["beyond"] == 0 for case in cases)
     worst = max(case["beyond"] for case in cases)
     kept = "kept" if worst <= results["promise"] else "MISSED"
+    held = "kept" if inside >= results["promised_inside"] * len(cases) else "MISSED"
     return (
-        f"Of {len(cases)} cases {inside} lie inside their error bars, the worst {worst:.0%} beyond (promise {results['promise']:.0%}: {kept}); predicted over measured time is "
+        f"Of {len(cases)} cases {inside} lie inside their error bars (promise {results['promised_inside']:.0%}: {held}), the worst {worst:.0%} beyond (promise {results['promise']:.0%}: {kept}); predicted over measured time is "
         f"{ratios[0]:.2f} to {ratios[-1]:.2f}, median {statistics.median(ratios):.2f}. The slowest of {len(results['curves'])} probes took {results['probe_spread']:.2f}x as long a read as the fastest."
     )
 
