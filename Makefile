@@ -16,7 +16,7 @@ demo: build ## generate a graph, train GraphSAGE from disk within a memory budge
 	$(PY) -m gids demo
 
 test: ready ## run every test
-	$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder tests
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests
 
 lint: ready ## run every static check
 	.ci/packages clang-format clang-tidy
