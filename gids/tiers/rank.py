@@ -27,7 +27,7 @@ RANK_UNIT = 1 << 62  # kRankUnit of kernels/pagerank.cuh: all rank together
 DAMPING_UNIT = 1 << 16
 #: A layer that takes more neighbours of a node, or all, counts as one that takes so many: keeps fixed point exact enough.
 MOST_FANOUT = 64
-EDGES_IN_CHUNK = 1 << 23  # 64 MiB of int64 neighbour ids; two chunks are in memory at a time
+EDGES_IN_CHUNK = 1 << 20  # 8 MiB of int64 neighbour ids; two chunks are in memory at a time
 
 
 class Graph(Protocol):
