@@ -1,4 +1,4 @@
-"""Memory that the processes of a machine share: the first one fills it, the last one removes it, a crash leaves no lock."""
+"""Memory that the processes of a machine share: the first fills it, the last removes it, the next clears up a crash."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import fcntl
 import hashlib
 import mmap
 import os
+import re
+import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -16,6 +19,7 @@ from gids.errors import ConfigError
 from gids.units import format_bytes
 
 _COMPLETE = b"gids-1-ok"
+_NAME = re.compile(r"gids-[0-9a-f]{24}")
 _POLL_S = 0.005
 
 
@@ -23,7 +27,8 @@ class SharedTensor:
     """A tensor in shared memory, made once for all processes that ask for the same name.
 
     Whoever uses the file holds a shared lock on it; whoever fills or removes it an exclusive one. The kernel drops the
-    locks of a process that dies, so a half-filled file is filled again and a forgotten one is found and used or removed.
+    locks of a process that dies, so a half-filled file is filled again, and one that nobody holds any more is used by
+    the next process that asks for its name or removed by the next that makes another (:func:`sweep`).
 
     Parameters
     ----------
@@ -49,6 +54,7 @@ class SharedTensor:
         self.path = directory / f"gids-{digest}"
         self.nbytes = int(torch.Size(shape).numel()) * dtype.itemsize
         self._size = self.nbytes + len(_COMPLETE)
+        sweep(directory, self.path.name)
         self._fd, self._map, self.filled_here = self._attach(shape, dtype, fill)
         self.tensor = self._view(shape, dtype)
 
@@ -63,7 +69,7 @@ class SharedTensor:
                     return fd, mmap.mmap(fd, self._size), False
                 # Incomplete and nobody fills it: one of those that see this gets the lock, the others look again.
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self._is_current(fd) and not self._is_complete(fd):
+                if _is_current(fd, self.path) and not self._is_complete(fd):
                     self._map = self._create(fd)
                     fill(self._view(shape, dtype))
                     self._map[self.nbytes :] = _COMPLETE
@@ -72,7 +78,7 @@ class SharedTensor:
             except BlockingIOError:
                 pass
             except BaseException:
-                os.close(fd)
+                _release(fd, self.path)
                 raise
             os.close(fd)
             time.sleep(_POLL_S)
@@ -82,7 +88,6 @@ class SharedTensor:
         try:
             os.posix_fallocate(fd, 0, self._size)  # fails now rather than with SIGBUS at the first write
         except OSError as error:
-            os.ftruncate(fd, 0)
             raise ConfigError(
                 f"host_buffer must fit in {self.path.parent}: {format_bytes(self._size)} cannot be had ({error.strerror})"
             ) from error
@@ -93,15 +98,8 @@ class SharedTensor:
             return torch.empty(shape, dtype=dtype)
         return torch.frombuffer(self._map, dtype=torch.uint8, count=self.nbytes).view(dtype).view(shape)
 
-    def _is_current(self, fd: int) -> bool:
-        """Whether the path still names this file: another process may have removed it in between."""
-        try:
-            return os.fstat(fd).st_ino == self.path.stat().st_ino
-        except FileNotFoundError:
-            return False
-
     def _is_complete(self, fd: int) -> bool:
-        if not self._is_current(fd) or os.fstat(fd).st_size != self._size:
+        if not _is_current(fd, self.path) or os.fstat(fd).st_size != self._size:
             return False
         return os.pread(fd, len(_COMPLETE), self.nbytes) == _COMPLETE
 
@@ -110,11 +108,53 @@ class SharedTensor:
         if self._fd < 0:
             return
         fd, self._fd = self._fd, -1
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self._is_current(fd):
-                self.path.unlink()
-        except BlockingIOError:
-            pass  # others still use it
-        finally:
-            os.close(fd)
+        _release(fd, self.path)
+
+
+def sweep(directory: Path, keep: str) -> None:
+    """Remove the files that processes of this user left here when they were killed: those that nobody has locked.
+
+    A process that has opened such a file and not locked it yet finds that it is no longer the one of that name, and
+    begins anew. Other users' files, and whatever else cannot be removed, stay.
+
+    Parameters
+    ----------
+    directory : Path
+        Where the files are.
+    keep : str
+        The name that the caller is about to use.
+    """
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if (
+                    entry.name != keep
+                    and _NAME.fullmatch(entry.name)
+                    and _is_own_file(entry.stat(follow_symlinks=False))
+                ):
+                    path = directory / entry.name
+                    _release(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW), path)
+
+
+def _is_own_file(status: os.stat_result) -> bool:
+    return status.st_uid == os.getuid() and stat.S_ISREG(status.st_mode)
+
+
+def _release(fd: int, path: Path) -> None:
+    """Close a file, and remove it if nobody else has locked it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_current(fd, path):
+            path.unlink()
+    except BlockingIOError:
+        pass  # others still use it
+    finally:
+        os.close(fd)
+
+
+def _is_current(fd: int, path: Path) -> bool:
+    """Whether the path still names this file: another process may have removed it in between."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
