@@ -50,7 +50,9 @@ def _fio(path: Path, arguments: Sequence[str], environment: Mapping[str, str] | 
     ]  # fmt: skip
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if result.returncode != 0:
-        raise StorageError(f"fio failed: {result.stderr.strip()[-500:]}", str(path))
+        # What goes wrong while it runs, as too little memory that may be locked, fio says before its JSON.
+        words = result.stderr.strip() or result.stdout.partition("{")[0].strip()
+        raise StorageError(f"fio failed: {words[-500:]}", str(path))
     job = json.loads(result.stdout[result.stdout.index("{") :])["jobs"][0]
     read = job["read"]
     busy_us = (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] * 1e3

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from gids import DatasetError
+from gids import DatasetError, StorageError
 from gids.bench.disk_common import bench_file, verify
+from gids.bench.fio import run_fio
 from gids.cli import main
 
 
@@ -22,6 +23,16 @@ def test_verify_notices_one_wrong_row(tmp_path):
     out[2, 17] += 1
     with pytest.raises(DatasetError, match="bytes read"):
         verify(rows, out)
+
+
+def test_says_what_fio_said(tmp_path, monkeypatch):
+    """Where its buffers cannot be locked, fio complains on its standard output, ahead of the JSON."""
+    fio = tmp_path / "fio"
+    fio.write_text('#!/bin/sh\necho "fio: func=io_queue_init, error=Cannot allocate memory"; echo "{}"; exit 1\n')
+    fio.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(StorageError, match=r"fio failed: fio: func=io_queue_init, error=Cannot allocate memory \["):
+        run_fio(tmp_path / "table", "read", 4096, depth=1, jobs=1, seconds=0.1)
 
 
 def test_needs_fio(tmp_path, monkeypatch, capsys):
