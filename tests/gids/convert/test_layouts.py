@@ -10,6 +10,7 @@ import torch
 from gids import ConfigError, DatasetError
 from gids.convert import ArrayFiles, ConvertOptions, convert, detect
 from gids.dataset import verify
+from tests.packages import NO_DGL
 
 from .graphs import by_destination, random_edges, stored_edges, values
 
@@ -331,7 +332,7 @@ def test_graphbolt_refuses(tmp_path):
 
 
 def test_dgl_homogeneous(tmp_path):
-    dgl = pytest.importorskip("dgl")
+    dgl = pytest.importorskip("dgl", reason=NO_DGL)
     graph = dgl.graph((torch.from_numpy(EDGES[0]), torch.from_numpy(EDGES[1])), num_nodes=N)
     graph.ndata["feat"] = torch.from_numpy(X)
     graph.ndata["label"] = torch.from_numpy(Y)
@@ -350,7 +351,7 @@ def test_dgl_homogeneous(tmp_path):
 
 
 def test_dgl_heterogeneous_and_broken(tmp_path):
-    dgl = pytest.importorskip("dgl")
+    dgl = pytest.importorskip("dgl", reason=NO_DGL)
     writes = random_edges(20, N, 70)
     graph = dgl.heterograph(
         {("author", "writes", "paper"): tuple(torch.from_numpy(writes)), ("paper", "cites", "paper"): ([0, 1], [1, 2])},

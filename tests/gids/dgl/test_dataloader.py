@@ -8,10 +8,15 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import dgl
 import numpy as np
 import pytest
 import torch
+
+from tests.packages import NO_DGL
+
+pytest.importorskip("dgl", reason=NO_DGL)
+
+import dgl
 
 from gids.dataset import Dataset
 from gids.dgl import DataLoader, NeighborSampler, Options

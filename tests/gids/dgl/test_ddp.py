@@ -9,8 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import dgl
 import pytest
+
+from tests.packages import NO_DGL
+
+pytest.importorskip("dgl", reason=NO_DGL)
+
+import dgl
 
 from gids.dataset import Dataset
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import dgl
 import pytest
 import torch
+
+from tests.packages import NO_DGL
+
+pytest.importorskip("dgl", reason=NO_DGL)
+
+import dgl
 
 from gids.dataset import Dataset
 from gids.dgl import GIDS, GIDS_DGLDataLoader

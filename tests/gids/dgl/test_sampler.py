@@ -6,9 +6,14 @@ import itertools
 import pickle
 from typing import Any
 
-import dgl
 import pytest
 import torch
+
+from tests.packages import NO_DGL
+
+pytest.importorskip("dgl", reason=NO_DGL)
+
+import dgl
 
 from gids.dataset import Dataset
 from gids.dgl.blocks import without_edges

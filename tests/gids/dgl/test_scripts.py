@@ -9,10 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import dgl
 import numpy as np
 import pytest
 import torch
+
+from tests.packages import NO_DGL
+
+pytest.importorskip("dgl", reason=NO_DGL)
+
+import dgl
 
 from gids.dataset import DatasetWriter
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.packages import NO_DGL
+
 
 @pytest.mark.slow
 def test_quick_run():
-    pytest.importorskip("dgl")
+    pytest.importorskip("dgl", reason=NO_DGL)
     writable = any(os.access(path, os.W_OK) for path in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/cgroup.procs"))
     command = [
         sys.executable,

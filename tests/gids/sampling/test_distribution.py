@@ -8,6 +8,7 @@ import torch
 from scipy import stats
 
 from gids.sampling import LadiesSampler, NeighborSampler, SampleKey, Topology
+from tests.packages import NO_DGL
 
 E = ("_N", "_E", "_N")
 # Keys are fixed, so a test passes or fails for ever; this bound would reject one good generator in ten thousand.
@@ -113,7 +114,7 @@ def source_counts(topology, seeds, batches, **options):
 @pytest.mark.slow
 def test_unique_counts_have_the_distribution_of_dgl():
     """Given the seeds, the numbers of distinct nodes per layer are drawn as DGL draws them (Kolmogorov-Smirnov)."""
-    dgl = pytest.importorskip("dgl")
+    dgl = pytest.importorskip("dgl", reason=NO_DGL)
     rng = np.random.default_rng(3)
     nodes, batches = 20_000, 250
     degrees = np.minimum(1 + (rng.pareto(1.5, nodes) * 6).astype(np.int64), 500)
