@@ -39,8 +39,8 @@ class Contender(ABC):
         self.stages: Counter[str] = Counter()
 
     @classmethod
-    def unavailable(cls) -> str:
-        """Why this contender cannot run here; empty when it can."""
+    def unavailable(cls, job: Job) -> str:
+        """Why this contender cannot do the job here; empty when it can."""
         return ""
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from abc import abstractmethod
 from collections.abc import Iterator
 
@@ -17,6 +18,12 @@ from gids.sampling.sample import EDGE, NODE
 
 class DglSampled(Contender):
     """DGL's NeighborSampler over the graph in memory. DGL has no LADIES: those batches come from our sampler."""
+
+    @classmethod
+    def unavailable(cls, job: Job) -> str:
+        if job.ladies is None and importlib.util.find_spec("dgl") is None:
+            return "dgl is not installed: dgl==1.1.3, whose wheels are for Python 3.10 and 3.11, works with this torch"
+        return ""
 
     def __init__(self, job: Job):
         super().__init__(job)

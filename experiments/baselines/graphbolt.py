@@ -29,7 +29,7 @@ class GraphBolt(Contender):
     SEPARATE = True
 
     @classmethod
-    def unavailable(cls) -> str:
+    def unavailable(cls, job: Job) -> str:
         python = os.environ.get(VARIABLE)
         if not python:
             return (

@@ -135,7 +135,7 @@ def race(
 
 
 def _can_run(turn: Turn, isolated: bool, result: dict[str, Any]) -> bool:
-    reason = turn.kind.unavailable()
+    reason = turn.kind.unavailable(turn.job)
     if not isolated and turn.kind.SEPARATE:
         reason = reason or "it needs a process of its own, and this scale has none"
     if reason:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -18,7 +19,7 @@ import gids
 from gids.bench.cgroup import MemoryCgroup
 from gids.bench.harness import Bar, Measurement, Report
 from gids.bench.page_cache import forget_pages
-from gids.errors import GidsError
+from gids.errors import ConfigError, GidsError
 from gids.storage.curve import save_curve
 from gids.storage.probe import probe, warm
 from gids.units import format_bytes, parse_bytes
@@ -161,6 +162,10 @@ def make_dataset(path: Path, scale: Scale) -> None:
 
 def run(args: argparse.Namespace) -> Report:
     """Alternate the contenders and report."""
+    if importlib.util.find_spec("dgl") is None:
+        raise ConfigError(
+            "bench epoch compares with DGL, which is missing (Python 3.10, 3.11: pip install 'gids[dgl]')"
+        )
     scale = QUICK if args.quick else FULL
     with ExitStack() as stack:
         data = args.data

@@ -36,7 +36,7 @@ def read_dgl(path: Path) -> Graph:
     try:
         import dgl
     except ImportError as error:
-        raise DatasetError(f"reading {path} needs DGL: pip install gids[dgl]") from error
+        raise DatasetError(f"reading {path} needs DGL (Python 3.10 and 3.11: pip install 'gids[dgl]')") from error
     try:
         graphs, _ = dgl.load_graphs(str(path))
     except dgl.DGLError as error:

@@ -13,7 +13,7 @@ For those who come from the research code there are :class:`GIDS` and :class:`GI
 try:
     import dgl as _dgl  # noqa: F401 - says what to install, before anything else fails
 except ImportError as error:
-    raise ImportError("gids.dgl needs DGL (pip install 'gids[dgl]')") from error
+    raise ImportError("gids.dgl needs DGL (Python 3.10 and 3.11: pip install 'gids[dgl]')") from error
 
 from gids.dgl.blocks import to_dgl_blocks
 from gids.dgl.dataloader import DataLoader

@@ -1,15 +1,19 @@
 """Contenders: their bytes are checked, their limits hold or it is said that they do not, and a missing one is loud."""
 
+import sys
+
 import numpy as np
 import pytest
 
 import gids
 from experiments import tables
 from experiments.baselines import CONTENDERS, Job, page_cache
+from experiments.baselines.dgl_sampling import DglSampled
 from experiments.baselines.hashing import batch_hash, combine, row_hashes
 from experiments.baselines.race import PROCESS_BYTES, Turn, race
 from experiments.baselines.rounds import Rounds
 from gids.generate import rmat
+from tests.packages import NO_DGL
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +38,8 @@ def test_hashes_depend_on_every_byte_row_and_place():
 
 @pytest.mark.parametrize("name", [name for name, kind in CONTENDERS.items() if not kind.SEPARATE])
 def test_every_contender_gives_the_rows_of_its_nodes(name, job):
+    if issubclass(CONTENDERS[name], DglSampled):
+        pytest.importorskip("dgl", reason=NO_DGL)
     rounds = Rounds(CONTENDERS[name](job))
     try:
         order = job.order(rounds.contender.dataset, 2)
@@ -60,7 +66,7 @@ def test_the_page_cache_is_filled_from_the_end(tmp_path, monkeypatch):
 
 
 def test_wrong_bytes_are_found(job):
-    rounds = Rounds(CONTENDERS["DGL in memory"](job))
+    rounds = Rounds(CONTENDERS["DGL in memory"](Job(job.data, 32, 3, ladies=[64, 32])))
     rounds.contender._features[:, 3] += 1
     with pytest.raises(gids.GidsError, match="batch 0 of DglMemory has other bytes"):
         rounds.warm_up(0, 1, None)
@@ -107,6 +113,16 @@ def test_a_contender_that_cannot_run_is_loud(job, capfd, monkeypatch):
     assert "not run: GraphBolt" in tables.markdown({"results": results})
 
 
+def test_without_dgl_its_contenders_are_skipped_where_they_need_it(job, capfd, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    ladies = Job(job.data, 32, 3, ladies=[64, 32])
+    turns = [Turn("pread, one thread", job, 1), Turn("DGL in memory", ladies, 1)]
+    results = race(turns, rounds=1, isolated=False)
+    assert "dgl is not installed" in results["pread, one thread"]["skipped"]
+    assert "SKIPPED pread" in capfd.readouterr().err
+    assert results["DGL in memory"]["rows_per_s"] > 0
+
+
 def test_a_contender_that_fails_in_a_round_leaves_the_others_theirs(job, capfd, monkeypatch):
     timed = Rounds.timed
 
@@ -116,7 +132,8 @@ def test_a_contender_that_fails_in_a_round_leaves_the_others_theirs(job, capfd, 
         return timed(self, epoch, *arguments)
 
     monkeypatch.setattr(Rounds, "timed", fail)
-    results = race([Turn("DGL in memory", job, 1), Turn("gids", job, 1)], rounds=3, isolated=False)
+    ladies = Job(job.data, 32, 3, ladies=[64, 32])
+    results = race([Turn("DGL in memory", ladies, 1), Turn("gids", job, 1)], rounds=3, isolated=False)
     assert results["DGL in memory"]["failed"] == "killed by the memory limit"
     assert "rows_per_s" not in results["DGL in memory"]
     assert results["gids"]["rounds"] == 3
@@ -124,7 +141,8 @@ def test_a_contender_that_fails_in_a_round_leaves_the_others_theirs(job, capfd, 
 
 def test_an_impossible_budget_is_a_result_not_a_crash(job, capfd):
     poor = Job(job.data, 32, 3, [3, 3], budget=1 << 20)
-    results = race([Turn("gids", poor, 1), Turn("DGL in memory", job, 1)], rounds=1, isolated=False)
+    ladies = Job(job.data, 32, 3, ladies=[64, 32])
+    results = race([Turn("gids", poor, 1), Turn("DGL in memory", ladies, 1)], rounds=1, isolated=False)
     assert "budget" in results["gids"]["failed"]
     assert results["DGL in memory"]["rows_per_s"] > 0
     assert "FAILED gids" in capfd.readouterr().err

@@ -4,11 +4,20 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from gids.bench.epoch import run
+from gids.errors import ConfigError
 from tests.packages import NO_DGL
+
+
+def test_without_dgl_it_says_so_at_once(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    with pytest.raises(ConfigError, match=r"Python 3\.10, 3\.11: pip install 'gids\[dgl\]'"):
+        run(Namespace(quick=True, data=None))
 
 
 @pytest.mark.slow
