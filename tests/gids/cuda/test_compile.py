@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (tests/requirements.txt brings it)")
 
@@ -106,6 +107,10 @@ CUDA_12_PACKAGES = Path(os.environ.get("GIDS_CUDA12") or Path(sys.prefix) / "cud
 @pytest.mark.skipif(
     not CUDA_12_PACKAGES.is_dir(),
     reason=f"{CUDA_12_PACKAGES} (or GIDS_CUDA12) has no NVRTC 12; make test installs it: NOT COMPILED",
+)
+@pytest.mark.skipif(
+    (torch.version.cuda or "").startswith("13."),
+    reason=f"torch {torch.__version__} is built for CUDA 13 and loads NVRTC 13 itself: NVRTC 12 NOT COMPILED",
 )
 def test_nvrtc_12_compiles_the_kernels_too(cubin_cache):
     environment = os.environ | {"PYTHONPATH": str(CUDA_12_PACKAGES), "GIDS_CACHE_DIR": str(cubin_cache.parent)}
