@@ -17,8 +17,10 @@ constexpr size_t kClaimReads = 64;
 // the caches when they are copied.
 constexpr size_t kReapLeast = 16, kReapMost = 32, kReapShare = 4;
 constexpr uint64_t kReapBytes = 256 << 10;
-constexpr uint64_t kPoolBytes = kReapBytes;  // copies of a reaped batch below this are faster done than handed over
-constexpr size_t kAhead = 2;                 // reads whose rows are fetched into the cache before they are copied
+// Copies of a reaped batch below this are faster done than handed over. Nor are small reads from a device, however many
+// arrived at once: it takes far longer for each of them than the copy does, so no second processor need be woken.
+constexpr uint64_t kPoolBytes = kReapBytes, kPoolBytesPerRead = 8 << 10;
+constexpr size_t kAhead = 2;  // reads whose rows are fetched into the cache before they are copied
 constexpr auto kSlice = Microseconds(100'000);
 constexpr auto kFarewell = std::chrono::milliseconds(500);
 
@@ -230,7 +232,8 @@ void IoThread::hand_out_copies() {
     uint64_t bytes = 0;
     if (pooled_)
         for (const Arrived& item : arrived_) bytes += uint64_t{item.read->count} * core_->layout.row_bytes();
-    if (bytes < kPoolBytes) {
+    const uint64_t least = std::max(kPoolBytes, staging_ ? arrived_.size() * kPoolBytesPerRead : 0);
+    if (bytes < least) {
         copy(arrived_);
         if (staging_)
             for (const Arrived& item : arrived_) staging_->give_back(item.buffer);

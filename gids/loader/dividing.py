@@ -222,12 +222,11 @@ def _attempts(window: int, max_group: int, staging: int, asked: Asked) -> Iterat
 def grouped(together: int, rows: float, curve: DeviceCurve | None, largest: int) -> tuple[int, int]:
     """Divide the batches that share each read into groups that keep the device busy: (batches in a group, groups).
 
-    A step reads about as many rows as one group needs, ``rows`` for each of its batches. They are enough by the model of
-    the device, or where the time in which its queue runs empty at the end is a small part of the whole. No group is
-    larger than ``largest`` batches: some wait, with their samples, beside those that are read.
+    A step reads about as many rows as one group needs by the model of the device, ``rows`` for each of its batches. No
+    group is larger than ``largest`` batches: some wait, with their samples, beside those that are read.
     """
     curve = DEFAULT_CURVE if curve is None else curve
-    accesses = min(AccessModel.from_curve(curve).accesses_for(EFFICIENCY), curve.best_depth / (1 - EFFICIENCY))
+    accesses = AccessModel.from_curve(curve).accesses_for(EFFICIENCY)
     size = min(together, largest, max(1, math.ceil(accesses / max(rows, 1.0))))
     return size, together // size
 

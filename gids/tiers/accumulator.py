@@ -17,6 +17,9 @@ from gids.tiers.plan import Counters
 #: Values of :attr:`AccessModel.sharpness` that a fit tries: from a long, soft bend to a queue without any.
 SHARPNESS = tuple(step / 10 for step in range(4, 31))
 
+#: Share of the most that was measured from which on a drive counts as settled, as in :attr:`DeviceCurve.best_depth`.
+SETTLED = 0.95
+
 
 @dataclass(frozen=True)
 class AccessModel:
@@ -41,15 +44,19 @@ class AccessModel:
         Drives that share the accesses.
     sharpness : float
         The bend between latency and peak; 1 is the paper's.
+    settled_depth : float
+        Depth from which on one drive was not seen to become faster. Infinite for a model that is not fitted: its peak is
+        then known, and nothing about it extrapolated.
     """
 
     peak_iops: float
     overhead_s: float
     drives: int = 1
     sharpness: float = 1.0
+    settled_depth: float = math.inf
 
     def __post_init__(self) -> None:
-        for name in ("peak_iops", "overhead_s", "drives", "sharpness"):
+        for name in ("peak_iops", "overhead_s", "drives", "sharpness", "settled_depth"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be positive (got {getattr(self, name)})")
 
@@ -59,11 +66,18 @@ class AccessModel:
         return float(self.drives * self.peak_iops * x / (1 + x**self.sharpness) ** (1 / self.sharpness))
 
     def accesses_for(self, efficiency: float) -> float:
-        """Overlapping accesses that reach the share ``efficiency`` of the peak."""
+        """Overlapping accesses that reach the share ``efficiency`` of the peak.
+
+        A soft bend puts the peak far beyond what was measured, and its last percents at a hundred thousand accesses.
+        So they are bounded by what the settled depth needs, whatever the bend: a queue of that depth stands idle at the
+        ends of a group for no longer than one filling takes, which is ``1 - efficiency`` of the time when the group has
+        ``settled_depth / (1 - efficiency)`` accesses.
+        """
         if not 0 <= efficiency < 1:
             raise ConfigError(f"efficiency must be in [0, 1) (got {efficiency})")
         share = efficiency**self.sharpness
-        return float(self.peak_iops * self.overhead_s * (share / (1 - share)) ** (1 / self.sharpness) * self.drives)
+        one = self.peak_iops * self.overhead_s * (share / (1 - share)) ** (1 / self.sharpness)
+        return float(min(one, self.settled_depth / (1 - efficiency)) * self.drives)
 
     @classmethod
     def from_curve(cls, curve: DeviceCurve, drives: int = 1) -> AccessModel:
@@ -89,7 +103,7 @@ class AccessModel:
         tried = SHARPNESS if len(set(x.tolist())) > 3 else (1.0,)
         fits = [(*_fit_line(x, y, sharpness), sharpness) for sharpness in tried]
         _, peak, overhead, sharpness = min(fits, key=lambda fit: fit[0])
-        return cls(peak, overhead, drives, sharpness)
+        return cls(peak, overhead, drives, sharpness, float(x[y >= SETTLED * y.max()].min()))
 
 
 def _fit_line(x: NDArray[np.float64], y: NDArray[np.float64], sharpness: float) -> tuple[float, float, float]:

@@ -2,11 +2,15 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <numeric>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -70,6 +74,16 @@ bool right(const TemporaryTable& table, const std::vector<int64_t>& rows, const 
     return true;
 }
 
+int threads_named(const std::string& prefix) {
+    int count = 0;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+        std::string name;
+        std::getline(std::ifstream(task.path() / "comm"), name);
+        count += name.starts_with(prefix);
+    }
+    return count;
+}
+
 void wait(Job& job) {
     while (!job.wait_for(std::chrono::milliseconds(100))) {
     }
@@ -120,6 +134,30 @@ TEST_CASE("callers inside the pool do not wait for each other's copies") {
         });
         CHECK(wrong == 0);
     }
+}
+
+TEST_CASE("small reads from a device are copied where they arrive, large ones by the pool too") {
+    const TemporaryTable table;
+    // Reordered and delayed, everything in flight arrives at once: more bytes than a thread copies alone.
+    const FaultOptions burst{.delay_us = 20'000, .reorder = true};
+    for (const std::string engine : {"uring", "pread"})
+        for (const uint64_t row_bytes : {uint64_t{4096}, uint64_t{64} << 10}) {
+            if (std::ranges::find(engines(), engine) == engines().end()) continue;
+            CAPTURE(engine);
+            CAPTURE(row_bytes);
+            const uint64_t count = table.data.size() / row_bytes;
+            ReaderOptions chosen = options(engine, burst);
+            chosen.queue_depth = 256, chosen.threads = 1, chosen.staging_bytes = 4 << 20;
+            chosen.merge_gap_bytes = 0, chosen.max_io_bytes = row_bytes;
+            gids::ThreadPool pool(2, "burst");  // starts its thread when it first gets work
+            Reader reader({{{table.path, 0, count}}, count, row_bytes, row_bytes, count}, chosen, &pool);
+            std::vector<int64_t> rows(count);
+            std::iota(rows.begin(), rows.end(), 0);
+            std::vector<std::byte> out(count * row_bytes);
+            wait(*reader.submit(rows, out.data(), gids::Conversion::kNone));
+            CHECK(std::memcmp(out.data(), table.data.data(), out.size()) == 0);
+            CHECK(threads_named("burst") == (row_bytes > 4096 ? 1 : 0));
+        }
 }
 
 TEST_CASE("an error fails its own job and the next one works") {

@@ -86,6 +86,23 @@ def test_fit_makes_the_largest_error_small():
     assert max(abs(fitted.iops(d) / i - 1) for d, i in zip(depths, iops, strict=True)) < 0.12
 
 
+def test_a_soft_bend_asks_for_no_more_than_what_was_probed_can_tell():
+    """A virtual disk as probed here: the fit is soft, and 95 % of its extrapolated peak would take 10**5 accesses."""
+    depths = [1, 2, 4, 8, 16, 32, 64, 128, 256]
+    fitted = AccessModel.fit(depths, [AccessModel(4e5, 40 * US, sharpness=0.4).iops(d) for d in depths])
+    assert fitted.sharpness == 0.4
+    assert replace(fitted, settled_depth=np.inf).accesses_for(0.95) > 100_000
+    assert fitted.settled_depth == 256
+    assert Accumulator(fitted, {"x": (10, None)}).accesses == pytest.approx(20 * 256)
+
+
+def test_a_plateau_bounds_by_its_own_depth():
+    """Twice the depth that two drives reach 95 % of their measured peak with, not of the deepest probed."""
+    fitted = AccessModel.fit([2, 8, 32, 128, 512], [10e3, 38e3, 99e3, 98e3, 100e3], drives=2)
+    assert fitted.settled_depth == 16
+    assert fitted.accesses_for(0.95) <= 2 * 16 * 20
+
+
 @pytest.mark.parametrize(("depths", "iops"), [([1], [5]), ([1, 1], [5, 6]), ([1, 2], [0, 5]), ([1, 2], [5])])
 def test_fit_refuses(depths, iops):
     with pytest.raises(ConfigError, match="pairs"):
