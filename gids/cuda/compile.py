@@ -75,6 +75,7 @@ def nvrtc_version() -> str:
     load_cuda_core()
     from cuda.bindings import nvrtc
 
+    preload("libnvrtc-builtins.so.1[0-9].*")  # NVRTC opens it by name, and 13.0's wheel does not say where it is
     preload("libnvrtc.so.1[0-9]")
     try:
         status, major, minor = nvrtc.nvrtcVersion()
