@@ -10,7 +10,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gids.bench.disk_common import Result, Setting, SingleReads, bench_file, best_shape_of_ours, in_turn, paired, verify
+from gids.bench.disk_common import (
+    Result,
+    Setting,
+    SingleReads,
+    bench_file,
+    best_shape_of_ours,
+    in_turn,
+    paired,
+    settle,
+    verify,
+)
 from gids.bench.disk_groups import groups
 from gids.bench.fio import Shape, best_shapes, fio_engine, require_fio, run_fio
 from gids.bench.harness import Bar, Measurement, Report
@@ -169,6 +179,7 @@ def run(args: argparse.Namespace) -> Report:
     with bench_file(args.dir, size, args.keep) as path:
         warm(path, size, seconds=60.0)  # no contender pays for the first read of a block
         seconds = QUICK_SECONDS if args.quick else SECONDS
+        pace = settle(lambda: run_fio(path, "randread", 4096, 128, 1, seconds / 2).iops, 3 if args.quick else 30)
         curve = probe(path, seconds=0.3 if args.quick else 8.0)
         setting = Setting(path, size, QUICK_ROUNDS if args.quick else ROUNDS, seconds, curve, args.quick)
         parts = [random_rows(setting, row_bytes) for row_bytes in (512, 1024, 4096)]
@@ -184,6 +195,7 @@ def run(args: argparse.Namespace) -> Report:
         "merge_gap_bytes": curve.merge_gap_bytes,
         "queue_depth": curve.best_depth,
         "threads": curve.threads,
+        "reads_per_s_before": pace,
         "cost": curve.cost._asdict(),
         **engine,
         "fio_engine": fio_engine(),

@@ -113,6 +113,17 @@ def in_turn(rounds: int, contenders: list[Callable[[], float]]) -> list[list[flo
     return figures
 
 
+def settle(rate: Callable[[], float], most: int = 30) -> list[float]:
+    """Repeat until three rates in a row lie within a tenth, at most so often; give all rates.
+
+    A virtual disk may take seconds to reach its pace, and meanwhile the first depth that is tried looks worst.
+    """
+    rates = [rate() for _ in range(3)]
+    while len(rates) < most and min(rates[-3:]) < 0.9 * max(rates[-3:]):
+        rates.append(rate())
+    return rates
+
+
 class SingleReads:
     """Random single rows, in groups of a few thousand of which two are under way at any time."""
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gids import DatasetError, StorageError
-from gids.bench.disk_common import bench_file, verify
+from gids.bench.disk_common import bench_file, settle, verify
 from gids.bench.fio import run_fio
 from gids.cli import main
 
@@ -23,6 +23,16 @@ def test_verify_notices_one_wrong_row(tmp_path):
     out[2, 17] += 1
     with pytest.raises(DatasetError, match="bytes read"):
         verify(rows, out)
+
+
+def test_waits_for_a_disk_that_speeds_up():
+    rates = iter([36.0, 60.0, 150.0, 170.0, 165.0, 168.0, 1.0])
+    assert settle(lambda: next(rates)) == [36.0, 60.0, 150.0, 170.0, 165.0, 168.0]
+
+
+def test_does_not_wait_for_ever_for_a_steady_disk():
+    rates = iter([1.0, 2.0] * 100)
+    assert len(settle(lambda: next(rates), most=8)) == 8
 
 
 def test_says_what_fio_said(tmp_path, monkeypatch):
