@@ -76,7 +76,7 @@ def test_a_new_record_is_kept_and_the_table_follows(tmp_path, monkeypatch):
     for name, record in bench.kept().items():
         (results / f"{name}.json").write_text(json.dumps(record))
     new = bench.kept()["disk"]
-    new["bars"][0]["value"] = 7.77
+    new["bars"][0] |= {"value": 7.77, "holds": True}
     (tmp_path / "new.json").write_text(json.dumps(new))
     (tmp_path / "README.md").write_text("a\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nb\n")
     monkeypatch.setattr(bench, "RESULTS", results)
