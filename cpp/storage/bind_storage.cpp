@@ -54,15 +54,20 @@ struct BoundPlan {
     }
 };
 
-// A job as Python sees it. Dropping it cancels the read, so that nothing is written to memory that may be gone.
+// A job as Python sees it. Dropping it cancels the read, so that nothing is written to memory that may be gone; where
+// that cannot be stopped, the memory stays for ever.
 class Pending {
 public:
-    explicit Pending(std::shared_ptr<Job> job) : job_(std::move(job)), pid_(getpid()) {}
+    Pending(std::shared_ptr<Job> job, nb::object out) : job_(std::move(job)), out_(std::move(out)), pid_(getpid()) {}
     Pending(Pending&& other) noexcept = default;
     ~Pending() {
         if (!job_) return;
-        if (pid_ == getpid()) job_->cancel();
-        else new std::shared_ptr<Job>(std::move(job_));  // its lock may be held by a thread that only the parent has
+        if (pid_ != getpid()) {
+            new std::shared_ptr<Job>(std::move(job_));  // its lock may be held by a thread that only the parent has
+            return;
+        }
+        job_->cancel();
+        if (job_->abandoned()) static_cast<void>(out_.release());
     }
 
     // Waits in slices, so that Ctrl-C is noticed.
@@ -90,6 +95,7 @@ private:
     }
 
     std::shared_ptr<Job> job_;
+    nb::object out_;
     int pid_;
 };
 
@@ -176,17 +182,22 @@ void bind_storage(nb::module_& m) {
             nb::keep_alive<1, 13>())
         .def(
             "submit",
-            [](Reader& self, ConstVector<int64_t> rows, uintptr_t out, int conversion,
-               const std::optional<ConstVector<int32_t>>& places) {
-                const nb::gil_scoped_release nogil;
-                const auto where = places ? std::span(places->data(), places->size()) : std::span<const int32_t>();
-                return Pending(self.submit({rows.data(), rows.size()}, reinterpret_cast<std::byte*>(out),
-                                           static_cast<Conversion>(conversion), where));
+            [](Reader& self, ConstVector<int64_t> rows, uintptr_t address, int conversion,
+               const std::optional<ConstVector<int32_t>>& places, nb::object out) {
+                std::shared_ptr<Job> job;
+                {
+                    const nb::gil_scoped_release nogil;
+                    const auto where = places ? std::span(places->data(), places->size()) : std::span<const int32_t>();
+                    job = self.submit({rows.data(), rows.size()}, reinterpret_cast<std::byte*>(address),
+                                      static_cast<Conversion>(conversion), where);
+                }
+                return Pending(std::move(job), std::move(out));
             },
-            "rows"_a, "out"_a, "conversion"_a, "places"_a.none() = nb::none())
+            "rows"_a, "address"_a, "conversion"_a, "places"_a.none(), "out"_a)
         .def("close", &Reader::close, nb::call_guard<nb::gil_scoped_release>())
         .def_prop_ro("engine", &Reader::engine_name)
         .def_prop_ro("notes", &Reader::engine_notes)
+        .def_prop_ro("strays", &Reader::strays)
         .def_prop_ro("limits",
                      [](Reader& r) {
                          return std::tuple(r.limits().block_bytes, r.limits().merge_gap_bytes, r.limits().max_io_bytes);
@@ -198,6 +209,7 @@ void bind_storage(nb::module_& m) {
                                                    {"unique_rows", s.unique_rows},
                                                    {"reads", s.reads},
                                                    {"bytes_read", s.bytes_read},
+                                                   {"placed", s.placed},
                                                    {"retries", s.retries},
                                                    {"errors", s.errors},
                                                    {"timeouts", s.timeouts}};

@@ -4,8 +4,9 @@
 // only thread that ever calls it, so a Queue needs no locks towards its caller.
 //
 // What the caller owes: at most depth() requests in flight; buffers from the memory it gave to make_queue(), aligned to
-// at least 512 bytes and untouched until the request's completion was reaped; offsets and lengths that are multiples of
-// Engine::block_bytes(); tags that are unique among the requests in flight.
+// at least 512 bytes, or pages of any other where Engine::reads_anywhere(), untouched until the request's
+// completion was reaped; offsets and lengths that are multiples of Engine::block_bytes(); tags that are unique among
+// the requests in flight.
 //
 // What the implementer owes: every accepted request completes exactly once, in any order, with the number of bytes read
 // (fewer than asked only at the end of the file or where the device gave less) or with a negative errno; no exception
@@ -32,7 +33,8 @@ struct IoRequest {
     uint64_t offset;
     uint32_t length;
     uint32_t file;
-    std::byte* buffer;  // null where the engine says !needs_staging()
+    std::byte* buffer;   // null where the engine says !needs_staging()
+    bool staged = true;  // false: the buffer lies outside the memory given to make_queue()
 };
 
 struct IoCompletion {
@@ -66,6 +68,8 @@ public:
     virtual uint64_t block_bytes() const = 0;
     // False where completions point into the engine's own memory.
     virtual bool needs_staging() const { return true; }
+    // False where the device writes to staging only.
+    virtual bool reads_anywhere() const { return false; }
     // True where that memory may vanish, as that of a mapped file does: then rows are copied by the kernel, which
     // reports what a load would die of, and file_bytes() tells afterwards how much of the file was really there.
     virtual bool guarded() const { return false; }

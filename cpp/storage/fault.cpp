@@ -93,6 +93,7 @@ public:
     }
     uint64_t block_bytes() const override { return inner_->block_bytes(); }
     bool needs_staging() const override { return inner_->needs_staging(); }
+    bool reads_anywhere() const override { return inner_->reads_anywhere(); }
     bool guarded() const override { return inner_->guarded(); }
     uint64_t file_bytes(size_t file) const override { return inner_->file_bytes(file); }
     std::unique_ptr<Queue> make_queue(std::span<std::byte> staging, unsigned depth) override {

@@ -1,6 +1,8 @@
 // IoThread: refill, copy what arrived while the device works, wait, repeat.
 #include "storage/io_thread.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -30,6 +32,7 @@ IoThread::IoThread(std::shared_ptr<ReaderCore> core, uint64_t staging_bytes, uns
     : core_(std::move(core)),
       timeout_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(core_->options.timeout_s))),
       pooled_(core_->pool != nullptr && core_->pool->threads() > 1),
+      places_(core_->engine->reads_anywhere() && sysconf(_SC_PAGESIZE) == Job::kPage),
       home_cpu_(core_->options.threads == 1 ? core_->engine->home_cpu() : -1) {
     if (core_->engine->needs_staging()) staging_ = std::make_unique<Staging>(staging_bytes, core_->limits.max_io_bytes);
     queue_ = core_->engine->make_queue(staging_ ? staging_->memory() : std::span<std::byte>(), depth);
@@ -92,16 +95,19 @@ void IoThread::refill() {
         if (claimed_ && !claimed_->running()) claimed_ = nullptr;
         if (!claimed_ && !claim()) break;
         const Read* read = &claimed_->plan().reads()[claim_next_];
-        std::byte* buffer = nullptr;
-        if (staging_ && (buffer = staging_->take(read->length)) == nullptr) break;
+        std::byte* buffer = places_ ? claimed_->place_of(core_->layout, *read) : nullptr;
+        const bool placed = buffer != nullptr;
+        if (placed && !claimed_->begin_copy()) continue;
+        if (staging_ && !placed && (buffer = staging_->take(read->length)) == nullptr) break;
         const uint32_t index = free_.back();
         free_.pop_back();
         ++in_flight_;
         in_flight_bytes_ += read->length;
         const bool last = ++claim_next_ == claim_end_;
-        slots_[index] = {last ? std::move(claimed_) : claimed_, read, buffer, read->length, 0, now_, true, false};
+        slots_[index] = {
+            last ? std::move(claimed_) : claimed_, read, buffer, read->length, 0, now_, true, placed, false};
         if (last) claimed_ = nullptr;
-        requests_.push_back({index, read->offset, read->length, read->file, buffer});
+        requests_.push_back({index, read->offset, read->length, read->file, buffer, !placed});
     }
     if (!requests_.empty()) queue_->submit(requests_);
     else if (stuck_ > 0 && in_flight_ == stuck_ && (claimed_ || free_.empty())) fail_waiting();
@@ -123,9 +129,12 @@ void IoThread::fail_waiting() {
 
 void IoThread::release(uint32_t index) {
     Slot& slot = slots_[index];
-    if (slot.stuck) --stuck_;
+    if (slot.stuck) {
+        --stuck_;
+        core_->strays -= slot.placed;
+    }
     slot.job = nullptr;
-    slot.busy = slot.stuck = false;
+    slot.busy = slot.placed = slot.stuck = false;
     --in_flight_;
     in_flight_bytes_ -= slot.length;
     free_.push_back(index);
@@ -174,15 +183,24 @@ void IoThread::receive(const IoCompletion& completion) {
     if (again) {
         ++counted_.retries;
         slot.since = now_;
-        const IoRequest request{index, read.offset + slot.done, read.length - slot.done, read.file,
-                                slot.buffer ? slot.buffer + slot.done : nullptr};
+        const IoRequest request{index,
+                                read.offset + slot.done,
+                                read.length - slot.done,
+                                read.file,
+                                slot.buffer ? slot.buffer + slot.done : nullptr,
+                                !slot.placed};
         queue_->submit({&request, 1});
         return;
     }
     ++counted_.reads;
-    if (complete) {
+    if (complete && slot.placed) {
+        ++counted_.placed;
+        arrived_.push_back({std::move(slot.job), &read, nullptr, nullptr});
+    } else if (complete) {
         const std::byte* data = completion.data ? completion.data - slot.done : slot.buffer;
         arrived_.push_back({std::move(slot.job), &read, data, slot.buffer});
+    } else if (slot.placed) {
+        if (!slot.stuck) slot.job->end_copy(0);
     } else if (slot.buffer) {
         staging_->give_back(slot.buffer);
     }
@@ -196,17 +214,19 @@ void IoThread::copy(std::vector<Arrived>& arrived) {
         while (end < arrived.size() && arrived[end].job.get() == &job) ++end;
         if (job.begin_copy()) {
             for (size_t i = begin; i < end; ++i) {
+                if (arrived[i].data == nullptr) continue;
                 if (core_->engine->guarded()) {
                     copy_guarded(job, arrived[i]);
                     continue;
                 }
-                if (i + kAhead < end)
+                if (i + kAhead < end && arrived[i + kAhead].data != nullptr)
                     job.prefetch_first(core_->layout, *arrived[i + kAhead].read, arrived[i + kAhead].data);
                 job.copy_out(core_->layout, *arrived[i].read, arrived[i].data);
             }
             job.end_copy(end - begin);
         }
-        begin = end;
+        for (; begin < end; ++begin)
+            if (arrived[begin].data == nullptr) job.end_copy(0);
     }
 }
 
@@ -231,12 +251,14 @@ void IoThread::hand_out_copies() {
     if (arrived_.empty()) return;
     uint64_t bytes = 0;
     if (pooled_)
-        for (const Arrived& item : arrived_) bytes += uint64_t{item.read->count} * core_->layout.row_bytes();
+        for (const Arrived& item : arrived_)
+            if (item.data != nullptr) bytes += uint64_t{item.read->count} * core_->layout.row_bytes();
     const uint64_t least = std::max(kPoolBytes, staging_ ? arrived_.size() * kPoolBytesPerRead : 0);
     if (bytes < least) {
         copy(arrived_);
         if (staging_)
-            for (const Arrived& item : arrived_) staging_->give_back(item.buffer);
+            for (const Arrived& item : arrived_)
+                if (item.buffer != nullptr) staging_->give_back(item.buffer);
         arrived_.clear();
         return;
     }
@@ -272,11 +294,23 @@ void IoThread::check_timeouts() {
     if (now_ < next_check_) return;
     next_check_ = now_ + std::min<Clock::duration>(timeout_ / 4, kSlice);
     for (Slot& slot : slots_) {
-        if (!slot.busy || slot.stuck || now_ - slot.since < timeout_) continue;
-        slot.stuck = true;
-        ++stuck_;
+        if (!slot.busy || slot.stuck) continue;
+        // Whoever gave up waits until nothing is written to the rows any more, though not for a device that hangs.
+        const bool given_up = slot.placed && !slot.job->running();
+        if (now_ - slot.since < (given_up ? std::min<Clock::duration>(timeout_, kFarewell) : timeout_)) continue;
         ++counted_.timeouts;
         fail(slot, "read timed out", 0);
+        set_stuck(slot);
+    }
+}
+
+void IoThread::set_stuck(Slot& slot) {
+    slot.stuck = true;
+    ++stuck_;
+    if (slot.placed) {
+        ++core_->strays;
+        slot.job->abandon();
+    } else {
         slot.job = nullptr;
     }
 }
@@ -313,8 +347,12 @@ void IoThread::shut_down() {
         const size_t count = queue_->reap(completions_, 1, Microseconds(50'000));
         for (size_t i = 0; i < count; ++i) receive(completions_[i]);
     }
+    for (Slot& slot : slots_)
+        if (slot.busy && slot.placed && !slot.stuck) set_stuck(slot);
+    copy(arrived_);  // of ended jobs: nothing is copied, brackets are closed
     arrived_.clear();
     std::unique_lock lock(copies_mutex_);
+    for (auto& batch : copies_) copy(batch);
     copies_.clear();
     copies_changed_.wait(lock, [this] { return copiers_ == 0; });
     if (in_flight_ > 0 && staging_) staging_->abandon();

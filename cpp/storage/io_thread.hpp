@@ -26,14 +26,16 @@ private:
         uint32_t length = 0;  // of the read, which is gone with the job when a stuck request comes back
         uint32_t done = 0;    // bytes that arrived in earlier, short completions
         Clock::time_point since;
-        bool busy = false;   // with the device
+        bool busy = false;  // with the device
+        bool placed =
+            false;           // the buffer is where the rows belong, not staging; a bracket of the job is open meanwhile
         bool stuck = false;  // out of time: the job has failed, and the buffer stays the device's
     };
     struct Arrived {  // a complete read whose rows are not yet copied
         std::shared_ptr<Job> job;
         const Read* read;
-        const std::byte* data;
-        std::byte* buffer;
+        const std::byte* data;  // null: the rows are in place
+        std::byte* buffer;      // to be given back to the staging, if any
     };
 
     void refill();
@@ -42,6 +44,7 @@ private:
     void receive(const IoCompletion& completion);
     void fail(Slot& slot, const std::string& what, int error_number);
     void release(uint32_t index);
+    void set_stuck(Slot& slot);
     void hand_out_copies();
     void copy(std::vector<Arrived>& arrived);
     void copy_guarded(Job& job, const Arrived& item);
@@ -56,6 +59,7 @@ private:
     std::unique_ptr<Queue> queue_;
     const Clock::duration timeout_;
     const bool pooled_;
+    const bool places_;   // the device may put rows in place
     const int home_cpu_;  // where a lone I/O thread begins its work; -1: anywhere
 
     // in_flight_ + free_.size() == slots_.size(); stuck_ <= in_flight_

@@ -25,7 +25,7 @@ void copy_any(std::byte* to, const std::byte* from, uint64_t bytes) { std::memcp
 
 // Rows are scattered, so the hardware cannot guess the next one; within a row it can.
 constexpr size_t kRowsAhead = 2;
-constexpr uint64_t kLine = 64, kPrefetchBytes = 512, kPage = 4096;
+constexpr uint64_t kLine = 64, kPrefetchBytes = 512;
 
 // Rows beyond what caches hold are written past them: reading a line only to overwrite it would double the traffic.
 constexpr uint64_t kStreamBytes = uint64_t{32} << 20;
@@ -78,6 +78,14 @@ Job::Job(ReadPlan plan, std::byte* out, Conversion conversion, uint64_t row_byte
 uint64_t Job::origin(const TableLayout& layout, const Read& read) {
     return layout.offset_of(layout.first_key(read.file), read.file) -
            layout.first_key(read.file) * layout.row_stride() + read.row_begin - read.offset;
+}
+
+std::byte* Job::place_of(const TableLayout& layout, const Read& read) const {
+    if (read.count != 1 || read.length != kPage || conversion_ != Conversion::kNone) return nullptr;
+    const uint64_t begin = layout.offset_of(plan_.key(read.first), read.file) + read.row_begin;
+    if (read.offset != begin || read.length != read.row_end - read.row_begin) return nullptr;
+    std::byte* const place = out_ + plan_.position(read.first) * layout.row_bytes() + read.row_begin;
+    return reinterpret_cast<uintptr_t>(place) % kPage == 0 ? place : nullptr;
 }
 
 void Job::copy_out(const TableLayout& layout, const Read& read, const std::byte* data) const {
@@ -171,6 +179,11 @@ void Job::end_copy(uint64_t reads) {
         changed_.notify_all();
     }
     if (last) finish(State::kDone, {});
+}
+
+void Job::abandon() {
+    abandoned_.store(true);
+    end_copy(0);
 }
 
 void Job::finish(State state, Failure failure) {

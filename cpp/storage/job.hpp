@@ -22,14 +22,23 @@ struct Failure {
     int error_number = 0;
 };
 
-// Ends exactly once: done, failed or cancelled. After wait() or cancel() returned, nothing writes to `out` any more.
+// Ends exactly once: done, failed or cancelled. After wait() or cancel() returned, nothing writes to `out` any more,
+// unless the job was abandoned: then its memory must never be used for anything else.
 class Job {
 public:
+    static constexpr uint64_t kPage = 4096;
+
     Job(ReadPlan plan, std::byte* out, Conversion conversion, uint64_t row_bytes);
 
     const ReadPlan& plan() const { return plan_; }
     bool running() const { return state_.load(std::memory_order_relaxed) == State::kRunning; }  // relaxed: a hint
 
+    // Where the device itself may put the bytes of `read`: they are a page of one row, and fill a page of `out`. Null
+    // where they have to be copied. Shorter reads are: pinning memory for one costs what the copy does; longer ones
+    // too: they are up to a third faster by way of staging, which is in the caches when a virtual disk writes to it. A
+    // page that is shared with other rows must not be read into: before Linux 6.3, a fork and a write to it lose the
+    // data.
+    std::byte* place_of(const TableLayout& layout, const Read& read) const;
     // Copies the rows that `read` serves from `data` (the byte at read.offset) to where they belong.
     void copy_out(const TableLayout& layout, const Read& read, const std::byte* data) const;
     // The same through the kernel, for memory that may be gone. False when some of it is.
@@ -38,9 +47,13 @@ public:
     // Brings the first row of a read that is copied soon closer to the processor.
     void prefetch_first(const TableLayout& layout, const Read& read, const std::byte* data) const;
 
-    // Brackets around copy_out: false when the job has ended, and then `out` must not be touched.
+    // Brackets around copy_out, and around reads to place_of(): false when the job has ended, and then `out` must not
+    // be touched.
     bool begin_copy();
     void end_copy(uint64_t reads);
+    // In place of end_copy(): a read to place_of() did not come back, so `out` may still change, at any time.
+    void abandon();
+    bool abandoned() const { return abandoned_.load(); }
 
     void fail(Failure failure);
     void cancel();
@@ -60,7 +73,8 @@ private:
     bool streams_ = false;  // rows are written past the caches
     std::atomic<State> state_{State::kRunning};
     std::atomic<uint64_t> remaining_;  // reads whose rows are not yet in place
-    std::atomic<int> copying_{0};      // threads between begin_copy and end_copy
+    std::atomic<int> copying_{0};      // brackets that are open
+    std::atomic<bool> abandoned_{false};
     std::mutex mutex_;
     std::condition_variable changed_;
     Failure failure_;  // guarded by mutex_

@@ -124,6 +124,7 @@ public:
     std::string name() const override { return "pread"; }
     std::string notes() const override { return files_->notes(); }
     uint64_t block_bytes() const override { return files_->block_bytes(); }
+    bool reads_anywhere() const override { return true; }
     std::unique_ptr<Queue> make_queue(std::span<std::byte>, unsigned depth) override {
         return std::make_unique<PreadQueue>(files_, depth);
     }

@@ -27,6 +27,7 @@ bool ReaderCore::count(ReaderStats& since) {
     const std::lock_guard lock(mutex);
     stats.reads += since.reads;
     stats.bytes_read += since.bytes_read;
+    stats.placed += since.placed;
     stats.retries += since.retries;
     stats.errors += since.errors;
     stats.timeouts += since.timeouts;

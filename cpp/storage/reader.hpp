@@ -1,6 +1,7 @@
 // Reads groups of rows: plan, keep every queue full, copy out what arrives.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -30,6 +31,7 @@ struct ReaderOptions {
 struct ReaderStats {
     uint64_t jobs = 0, rows = 0, unique_rows = 0;
     uint64_t reads = 0, bytes_read = 0;
+    uint64_t placed = 0;    // reads that the device put where their rows belong
     uint64_t retries = 0;   // reads continued after a short result, or repeated after EAGAIN
     uint64_t errors = 0;    // reads that failed
     uint64_t timeouts = 0;  // reads that did not return in time
@@ -55,6 +57,7 @@ struct ReaderCore {
     std::deque<Waiting> waiting;  // guarded by mutex
     bool stopping = false;        // guarded by mutex
     ReaderStats stats;            // guarded by mutex
+    std::atomic<int> strays{0};   // see Reader::strays
 
     bool count(ReaderStats& since);  // adds to stats and clears; false when it is time to stop
 };
@@ -78,6 +81,9 @@ public:
     std::string engine_name() { return here().core->engine->name(); }
     std::string engine_notes() { return here().core->engine->notes(); }
     ReaderStats stats();
+    // Reads that were given up and may still write to where their rows belong: until they are back, memory of ended
+    // jobs must not be read into again.
+    int strays() { return here().core->strays; }
 
 private:
     // Everything that belongs to one process: threads, rings, locks.

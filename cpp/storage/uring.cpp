@@ -78,7 +78,7 @@ public:
                 sqe = io_uring_get_sqe(&ring_);
             }
             const int descriptor = fixed_files_ ? static_cast<int>(request.file) : files_->descriptors()[request.file];
-            if (fixed_buffers_)
+            if (fixed_buffers_ && request.staged)
                 io_uring_prep_read_fixed(sqe, descriptor, request.buffer, request.length, request.offset, 0);
             else io_uring_prep_read(sqe, descriptor, request.buffer, request.length, request.offset);
             if (fixed_files_) sqe->flags |= IOSQE_FIXED_FILE;
@@ -164,6 +164,7 @@ public:
     std::string name() const override { return "uring"; }
     std::string notes() const override { return notes_; }
     uint64_t block_bytes() const override { return files_->block_bytes(); }
+    bool reads_anywhere() const override { return true; }
     int home_cpu() const override { return home_cpu_; }
     std::unique_ptr<Queue> make_queue(std::span<std::byte> staging, unsigned depth) override {
         std::string lacks;

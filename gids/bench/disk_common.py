@@ -17,7 +17,7 @@ import torch
 from gids.bench.fio import Shape, rates_of
 from gids.bench.harness import Bar, Measurement
 from gids.errors import DatasetError
-from gids.storage import RowReader, StorageOptions
+from gids.storage import RowReader, StorageOptions, aligned_empty
 from gids.storage.curve import DeviceCurve
 from gids.storage.plan import Int64Array
 from gids.storage.probe import fewest_threads
@@ -133,7 +133,7 @@ class SingleReads:
         # One row in a few hundred: too few to be neighbours, so that a row is a read.
         self.group = max(256, min(16384, self.table.num_rows // 400))
         self.seconds = setting.seconds
-        self.out = torch.zeros(2, self.group, self.table.dim, dtype=torch.int32)
+        self.out = [aligned_empty(self.group, self.table.dim, torch.int32).zero_() for _ in range(2)]
         self.generator = np.random.default_rng(depth)
         self.cpu_us: list[float] = []
 

@@ -3,7 +3,7 @@
 from gids.storage.curve import DeviceCurve, load_curve
 from gids.storage.options import FaultOptions, StorageOptions
 from gids.storage.plan import PlanLimits, Read, ReadPlan, plan_reads
-from gids.storage.reader import PendingRead, RowReader, engine_availability
+from gids.storage.reader import PendingRead, RowReader, aligned_empty, engine_availability
 
 __all__ = [
     "DeviceCurve",
@@ -14,6 +14,7 @@ __all__ = [
     "ReadPlan",
     "RowReader",
     "StorageOptions",
+    "aligned_empty",
     "engine_availability",
     "load_curve",
     "plan_reads",

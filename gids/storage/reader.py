@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import time
 from dataclasses import asdict
 from types import TracebackType
 
@@ -17,6 +19,14 @@ from gids.storage.plan import PlanLimits, as_rows, native_layout
 from gids.table import RowTable
 
 _WIDEN = {(torch.float16, torch.float32): 1, (torch.bfloat16, torch.float32): 2}
+
+
+def aligned_empty(rows: int, dim: int, dtype: torch.dtype) -> torch.Tensor:
+    """Give an uninitialised ``[rows, dim]`` tensor that begins at a page, so that rows can be read without a copy."""
+    size = rows * dim * dtype.itemsize
+    memory = torch.empty(size + mmap.PAGESIZE, dtype=torch.uint8)
+    begin = -memory.data_ptr() % mmap.PAGESIZE
+    return memory[begin : begin + size].view(dtype).view(rows, dim)
 
 
 def engine_availability() -> dict[str, str]:
@@ -133,7 +143,9 @@ class RowReader:
         rows : array or tensor of integers [n]
             Any order, duplicates allowed; may be changed or dropped once this returns.
         out : Tensor [n, dim], contiguous, on the CPU
-            Must not be touched until the read has ended; with ``places``, only those rows of it.
+            Must not be touched until the read has ended; with ``places``, only those rows of it. Rows of
+            4 KiB are put there by the device itself where ``out`` begins at a page (:func:`aligned_empty`); after a
+            time-out, it may still do so.
         dtype : torch.dtype, optional
             float32 widens float16 and bfloat16 rows on the way; None keeps the table's.
         places : array of int32 [n], optional
@@ -151,7 +163,8 @@ class RowReader:
             )
         if places is not None and len(places) and int(places.max()) >= len(out):
             raise ConfigError(f"places must be in [0, {len(out)}) (got {int(places.max())})")
-        return PendingRead(self._native.submit(row_array, out.data_ptr(), self._conversion(dtype), places), out)
+        self._await_strays()
+        return PendingRead(self._native.submit(row_array, out.data_ptr(), self._conversion(dtype), places, out), out)
 
     def read(self, rows: object, out: torch.Tensor | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Read rows and wait for them.
@@ -167,11 +180,25 @@ class RowReader:
         """
         row_array = as_rows(rows)
         if out is None:
-            out = torch.empty(len(row_array), self.table.dim, dtype=dtype or self.table.torch_dtype)
+            out = aligned_empty(len(row_array), self.table.dim, dtype or self.table.torch_dtype)
         return self.submit(row_array, out, dtype).wait()
 
+    def _await_strays(self) -> None:
+        """Return when reads that were given up are back: they may write to memory that the caller uses again."""
+        deadline = time.monotonic() + self.options.timeout_s
+        while self._native.strays and not self._closed:
+            if time.monotonic() > deadline:
+                raise StorageError(
+                    f"the reader must be closed: {self._native.strays} reads that timed out may still write to memory",
+                    str(self.table.stripes[0].path),
+                )
+            time.sleep(0.005)
+
     def stats(self) -> dict[str, int]:
-        """Give counts since the opening: jobs, rows, unique_rows, reads, bytes_read, retries, errors, timeouts."""
+        """Give counts since the opening: jobs, rows, unique_rows, reads, bytes_read, placed, retries, errors, timeouts.
+
+        ``placed`` are the reads that needed no copy.
+        """
         return dict(self._native.stats())
 
     def close(self) -> None:
