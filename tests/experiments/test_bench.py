@@ -37,7 +37,7 @@ def test_every_missed_bar_is_in_the_table_and_bold(name):
         (bar("x", 0.0, 0.0, True), "0.000", "at least 0"),
         (bar("x (two)", 1.42, 1.3, False), "**1.42** (two)", "at most 1.3"),
         (bar("x", 2.3, 2.5, False), "**2.30**", "at least 2.5"),
-        (bar("x (b: 1.2)", 1.17, 1.2, False, False), "**1.17** (b 1.2, so no policy reaches it)", "at least 1.2"),
+        (bar("x (b: 1.2)", 1.17, 1.2, False, False), "**1.17** (b 1.2, beyond reach)", "at least 1.2"),
     ],
 )
 def test_a_bar_in_words(given, words, rule):

@@ -3,10 +3,14 @@
 import errno
 import time
 
+import numpy as np
 import pytest
+import torch
 
 from gids.errors import StorageError
-from gids.storage import StorageOptions
+from gids.generate import communities
+from gids.sampling import Topology
+from gids.storage import RowReader, StorageOptions
 from gids.storage.options import FaultOptions
 
 from .test_loader import make, same
@@ -101,3 +105,44 @@ def test_a_failure_in_the_topology_on_disk_surfaces(graph, reference):
         assert caught.value.path.endswith("indices.bin")
         again = list(loader)
         assert [len(b.input_nodes) for b in again] == [len(b.input_nodes) for b in reference[1]]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """A graph whose rows are a page each: they are read to where they belong, see gids.storage."""
+    dataset = communities(tmp_path_factory.mktemp("pages") / "g", num_nodes=4000, dim=1024, num_classes=5)
+    Topology.from_dataset(dataset)  # what this maps stays open with the dataset
+    return dataset
+
+
+#: As above, for rows of 4 KiB.
+PAGES_FROM_DISK = FROM_DISK | {"groups": "24MiB"}
+
+
+@pytest.fixture
+def placed(monkeypatch):
+    """Reads that went straight to their place, by the readers that were closed."""
+    counts = []
+    close = RowReader.close
+    monkeypatch.setattr(RowReader, "close", lambda reader: (counts.append(reader.stats()["placed"]), close(reader)))
+    return counts
+
+
+def test_epochs_of_page_rows_that_are_left_early_leave_nothing_for_the_next(pages, placed):
+    table = torch.from_numpy(np.fromfile(pages.feature_table().stripes[0].path, np.float32).reshape(-1, 1024))
+    storage = faulty(timeout_s=5, delay_us=3000, reorder=True)
+    with make(pages, budget="96MiB", storage=storage, **PAGES_FROM_DISK) as loader:
+        for batches in (1, 3, None, 2, None):
+            for number, batch in enumerate(loader):
+                assert torch.equal(batch.x, table[batch.input_nodes])
+                if number + 1 == batches:
+                    break
+    assert sum(placed) > 1000
+
+
+@pytest.mark.parametrize("engine", ["uring", "pread"])
+def test_a_page_row_that_never_comes_ends_the_loader_with_an_error(pages, engine):
+    with make(pages, budget="96MiB", storage=faulty(engine, stuck_at=1500), **PAGES_FROM_DISK) as loader:
+        for message in ("timed out", "must be closed: 1 reads that timed out may still write"):
+            with pytest.raises(StorageError, match=message):
+                list(loader)
