@@ -30,7 +30,7 @@ def test_hit_ratios_keep_their_promises(result):
     """
     possible = []
     small = [bar for bar in result["bars"] if " seeds" in bar["name"]]
-    assert len(small) >= 3 * 3 + 2
+    assert len(small) >= 2 * 3 + 2
     for bar in result["bars"]:
         if bar in small:
             continue
@@ -39,7 +39,7 @@ def test_hit_ratios_keep_their_promises(result):
                 possible.append(bar)
         elif bar["name"].startswith(("window(16) / belady", "least gain", "host buffer")):
             possible.append(bar)
-    assert len(possible) >= 3 * (2 + 3 + 1)
+    assert len(possible) >= 2 * (2 + 3 + 1)
     for bar in possible:
         assert bar["holds"], bar
 
@@ -72,7 +72,7 @@ def test_traces_fill_the_largest_cache_and_turn_it_over(result):
 
 def test_no_policy_beats_belady(result):
     traces = [value for name, value in result["results"].items() if name.startswith("trace ")]
-    assert len(traces) == 6
+    assert len(traces) == 4
     for trace in traces:
         best = trace["hit_ratio"]["belady"]
         for policy, ratios in trace["hit_ratio"].items():
