@@ -122,7 +122,7 @@ def features(packages: list[Package], dim: int = 256) -> np.ndarray:
     frequency = Counter(word for row in words for word in row)
     table = np.zeros((len(packages), dim), dtype=np.float32)
     for row, found in zip(table, words, strict=True):
-        for word in found:
+        for word in sorted(found):  # a set's order changes from process to process, and with it the rounding of a sum
             digest = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
             row[digest % dim] += (1 if digest >> 63 else -1) * np.log(len(packages) / frequency[word])
     table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-6)

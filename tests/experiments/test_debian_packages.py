@@ -1,5 +1,9 @@
 """The Debian package graph: a small index with literal results, and the machine's own index as a dataset."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -72,3 +76,24 @@ def test_this_machine_has_packages():
         pytest.skip("not a Debian machine")
     assert len(packages) > 100
     assert deb.edges(packages)["depends"].shape[1] > len(packages)
+
+
+def test_features_are_the_same_in_every_process():
+    """Words that share a column are added in one order, whatever order this process's sets have."""
+    words = " ".join(f"{a}{b}word" for a in "abcdefgh" for b in "klmnopqr")
+    code = (
+        "from experiments import debian_packages as deb; import hashlib; "
+        f"packages = [deb.Package(str(i), 's', '{words}'[7 * i:], {{}}, ()) for i in range(60)]; "
+        "print(hashlib.sha256(deb.features(packages, dim=4).tobytes()).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
