@@ -26,10 +26,9 @@ private:
         uint32_t length = 0;  // of the read, which is gone with the job when a stuck request comes back
         uint32_t done = 0;    // bytes that arrived in earlier, short completions
         Clock::time_point since;
-        bool busy = false;  // with the device
-        bool placed =
-            false;           // the buffer is where the rows belong, not staging; a bracket of the job is open meanwhile
-        bool stuck = false;  // out of time: the job has failed, and the buffer stays the device's
+        bool busy = false;    // with the device
+        bool placed = false;  // straight to its row: the buffer is no staging, and a bracket of the job is open
+        bool stuck = false;   // out of time: the job has failed, and the buffer stays the device's
     };
     struct Arrived {  // a complete read whose rows are not yet copied
         std::shared_ptr<Job> job;
