@@ -192,11 +192,11 @@ class GdsReader(StagedReader):
 
     def attach(self, memory: DeviceArray) -> None:
         """Let the drives write to this memory themselves; without it cuFile copies through buffers of its own."""
-        import kvikio
+        import kvikio.buffer
 
         span = _Range(memory.pointer, memory.nbytes)
         try:
-            kvikio.memory_register(span)
+            kvikio.buffer.memory_register(span)
             self._attached.append(span)
         except RuntimeError as error:
             refused = f"cuFile did not register device memory, and copies once more ({error})"
@@ -292,10 +292,10 @@ class GdsReader(StagedReader):
 
     def close(self) -> None:
         """Close the files, and let go of the memory."""
-        import kvikio
+        import kvikio.buffer
 
         while self._attached:
-            kvikio.memory_deregister(self._attached.pop())
+            kvikio.buffer.memory_deregister(self._attached.pop())
         while not self._regions.empty():
             self._regions.get()
         for file in self._files:

@@ -219,12 +219,12 @@ def test_a_failed_read_leaves_the_store_usable(tmp_path):
 
 
 def test_memory_that_cannot_be_registered_is_reported(tmp_path, monkeypatch):
-    import kvikio
+    import kvikio.buffer
 
     def refuse(_):
         raise RuntimeError("cuFileBufRegister: invalid argument")
 
-    monkeypatch.setattr(kvikio, "memory_register", refuse)
+    monkeypatch.setattr(kvikio.buffer, "memory_register", refuse)
     table, values = make_table(tmp_path, "float32", 1024)
     setup, _ = check(table, values, 40, "lru")
     assert "cuFile did not register device memory" in setup.reader.notes
