@@ -46,7 +46,8 @@ class Measurement:
 class Bar:
     """One figure that a benchmark promises. ``holds`` when ``value >= floor``, or ``<=`` where lower is better.
 
-    ``reachable`` is False where the run itself shows that nothing could hold it, and that the bar is no more than a record.
+    ``reachable`` is False where the run itself shows that nothing could hold it, or that not even one who is told more than
+    it can know does; the bar is then no more than a record.
     """
 
     name: str
