@@ -6,17 +6,28 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
 CPP_FILES := $(shell find cpp kernels tests -name '*.cpp' -o -name '*.hpp' -o -name '*.cuh' -o -name '*.cu')
 NATIVE_INPUTS := pyproject.toml cpp/CMakeLists.txt $(shell find cpp kernels -type f)
 
-.PHONY: demo test lint types tidy ready format figures notebooks build clean help
+.PHONY: demo test test-long flaky soak lint types tidy ready format figures notebooks build clean help
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 demo: build ## generate a graph, train GraphSAGE from disk within a memory budget, write an HTML report
 	$(PY) -m gids demo
 
-test: ready ## run every test
-	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests
+test: ready ## run every test that does not take minutes
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" tests
+
+test-long: ready ## run the tests that take minutes (ONLY=tests/nvme); the result is kept in experiments/results/long/test_long.json
+	.ci/packages g++-aarch64-linux-gnu qemu-user
+	$(PY) tests/long_run.py $(ONLY)
+
+flaky: ready ## run the suite ROUNDS times under load, in random order, and print a table of failures (ONLY=tests/gids/storage)
+	.ci/packages stress-ng
+	$(PY) tests/flaky.py --rounds $(or $(ROUNDS),10) $(if $(ONLY),--tests $(ONLY))
+
+soak: build ## read and compare random rows with every engine for MINUTES; the count is kept in experiments/results/long/soak.json
+	$(PY) tests/soak.py --minutes $(or $(MINUTES),60)
 
 lint: ready ## run every static check
 	.ci/packages clang-format clang-tidy

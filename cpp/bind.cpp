@@ -23,6 +23,10 @@ void translate(const std::exception_ptr& pointer, void*) {
         raise("StorageError", nb::make_tuple(e.what(), e.path, e.offset, e.length, e.error_number));
     } catch (const gids::DatasetError& e) {
         raise("DatasetError", nb::make_tuple(e.what()));
+    } catch (const gids::OverloadError& e) {
+        raise("OverloadError", nb::make_tuple(e.what()));
+    } catch (const gids::CancelledError& e) {
+        raise("CancelledError", nb::make_tuple(e.what()));
     } catch (const gids::ConfigError& e) {
         raise("ConfigError", nb::make_tuple(e.what()));
     }
@@ -42,7 +46,10 @@ NB_MODULE(_native, m) {
     bind_thread_pool(m);
     gids::bind_dataset(m);
     gids::bind_tiers(m);
+    gids::bind_partition(m);
     gids::bind_sampling(m);
     gids::bind_storage(m);
     gids::bind_nvme(m);
+    gids::bind_kg(m);
+    gids::bind_pack(m);
 }

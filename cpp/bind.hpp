@@ -15,8 +15,11 @@ using ConstVector = Vector<const T>;
 
 void bind_dataset(nanobind::module_&);
 void bind_tiers(nanobind::module_&);
+void bind_partition(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 void bind_storage(nanobind::module_& m);
 void bind_nvme(nanobind::module_& m);
+void bind_kg(nanobind::module_& m);
+void bind_pack(nanobind::module_& m);
 
 }  // namespace gids

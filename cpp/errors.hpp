@@ -31,4 +31,14 @@ struct StorageError : std::runtime_error {
     int error_number;  // errno, or 0 where the kernel reported none (a short read, a time-out)
 };
 
+// Too many requests wait: this one was refused, or had to make room for a client with fewer.
+struct OverloadError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+// A request was cancelled, or came after the end.
+struct CancelledError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
 }  // namespace gids

@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 
 from experiments import graphs
 from gids.bench.epoch import readahead_kib
-from gids.bench.provenance import provenance
+from gids.report.provenance import provenance
 from gids.storage import load_curve
 from gids.storage.curve import curve_path, save_curve
 from gids.storage.probe import probe

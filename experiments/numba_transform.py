@@ -40,7 +40,7 @@ def transform(batch: gids.Batch, mean: torch.Tensor, scale: torch.Tensor) -> Non
 def main(path: str) -> None:
     """Take one batch and standardise it by its own columns."""
     device = "cuda" if torch.cuda.is_available() else None
-    with gids.Loader(path, split="train", fanouts=[2, 2], batch_size=16, device=device) as loader:
+    with gids.Loader(path, "train", fanouts=[2, 2], batch_size=16, device=device) as loader:
         batch = next(iter(loader))
         mean, scale = batch.x.mean(0), 1 / batch.x.std(0)
         expected = (batch.x - mean) * scale

@@ -17,6 +17,14 @@ class DatasetError(GidsError):
     """A dataset on disk is missing, damaged, unfinished or of another version."""
 
 
+class OverloadError(GidsError):
+    """Too many requests wait: this one was refused, or had to make room for a client with fewer."""
+
+
+class CancelledError(GidsError):
+    """A request was cancelled, or came after its service was closed."""
+
+
 class DeviceError(GidsError):
     """A GPU, driver or device memory problem."""
 

@@ -1,6 +1,7 @@
 // Every entry point of the CUDA backend, as one translation unit: NVRTC then reads CCCL's headers once per build.
 #include "entry_edges.cuh"
 #include "entry_gather.cuh"
+#include "entry_labor.cuh"
 #include "entry_layers.cuh"
 #include "entry_nvme.cuh"
 #include "entry_plan.cuh"

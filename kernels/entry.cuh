@@ -8,7 +8,8 @@
 #define GIDS_BLOCK_THREADS 256
 #define GIDS_BLOCKS_RESIDENT 4
 #define GIDS_KERNEL extern "C" __global__ void __launch_bounds__(GIDS_BLOCK_THREADS, GIDS_BLOCKS_RESIDENT)
-// For entry points that wait on a drive rather than on memory: half as many blocks, twice the registers.
+// For entry points that wait on a drive, or whose counts stay in registers (ptxas spills on sm_100): half as many
+// blocks, twice the registers.
 #define GIDS_WIDE_KERNEL extern "C" __global__ void __launch_bounds__(GIDS_BLOCK_THREADS, GIDS_BLOCKS_RESIDENT / 2)
 
 // GIDS_REGISTER(kernel): after each entry point. A CUDA build finds entry points by their extern "C" name; the

@@ -28,10 +28,10 @@ GIDS_REGISTER(pair_seeds)
 
 // flags[e] says whether edge e stays: in-edges of nodes[i] are [begins[i], begins[i + 1]).
 GIDS_KERNEL exclude_edges(const gids::NodePair* excluded, gids::int64_t num_excluded, const gids::int64_t* nodes,
-                          const gids::int64_t* begins, gids::int64_t num_dst, const gids::int64_t* src,
+                          const gids::int64_t* begins, const gids::int64_t* num_dst, const gids::int64_t* src,
                           gids::int64_t* flags) {
     const gids::Group<8> group;
-    for (gids::int64_t i = group_index(group); i < num_dst; i += group_count(group))
+    for (gids::int64_t i = group_index(group); i < *num_dst; i += group_count(group))
         for (gids::int64_t e = begins[i] + group.lane(); e < begins[i + 1]; e += 8)
             flags[e] = gids::contains_pair(excluded, num_excluded, {nodes[i], src[e]}) ? 0 : 1;
 }

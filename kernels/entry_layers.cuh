@@ -2,17 +2,21 @@
 #pragma once
 
 #include "entry.cuh"
+#include "entry_sampling.cuh"
 #include "ladies.cuh"
 #include "unique.cuh"
 #include "weighted.cuh"
 
 // As count_edges, for edges chosen by weight: positive[i] of a node's edges can be chosen at all.
-GIDS_KERNEL count_weighted(const gids::int64_t* indptr, const float* weights, const gids::int64_t* nodes,
-                           gids::int64_t num_dst, gids::int64_t fanout, int replace, gids::int64_t* first,
-                           gids::int64_t* degree, gids::int64_t* positive, gids::int64_t* counts) {
+GIDS_KERNEL count_weighted(const gids::int64_t* indptr, gids::int64_t num_nodes, const float* weights,
+                           const gids::int64_t* nodes, const gids::int64_t* num_dst, gids::int64_t fanout, int replace,
+                           gids::int64_t* first, gids::int64_t* degree, gids::int64_t* positive,
+                           gids::int64_t* counts) {
     const gids::Group<8> group;
-    for (gids::int64_t i = group_index(group); i < num_dst; i += group_count(group)) {
-        const gids::int64_t begin = indptr[nodes[i]], edges = indptr[nodes[i] + 1] - begin;
+    for (gids::int64_t i = group_index(group); i < *num_dst; i += group_count(group)) {
+        const bool exists = static_cast<gids::uint64_t>(nodes[i]) < static_cast<gids::uint64_t>(num_nodes);
+        const gids::int64_t begin = exists ? indptr[nodes[i]] : 0;
+        const gids::int64_t edges = exists ? indptr[nodes[i] + 1] - begin : 0;
         const gids::int64_t eligible = gids::count_positive(group, weights + begin, edges);
         if (group.lane() != 0) continue;
         first[i] = begin;
@@ -24,17 +28,19 @@ GIDS_KERNEL count_weighted(const gids::int64_t* indptr, const float* weights, co
 GIDS_REGISTER(count_weighted)
 
 // `times` is scratch, one number per chosen edge.
-GIDS_KERNEL choose_weighted_edges(gids::uint32_t k0, gids::uint32_t k1, const float* weights,
-                                  const gids::int64_t* nodes, gids::int64_t num_dst, const gids::int64_t* first,
-                                  const gids::int64_t* degree, const gids::int64_t* positive,
-                                  const gids::int64_t* begins, int replace, double* times, gids::int64_t* positions) {
+GIDS_WIDE_KERNEL choose_weighted_edges(gids::uint32_t k0, gids::uint32_t k1, const float* weights,
+                                       const gids::int64_t* nodes, const gids::int64_t* num_dst,
+                                       const gids::int64_t* first, const gids::int64_t* degree,
+                                       const gids::int64_t* positive, const gids::int64_t* within,
+                                       const gids::int64_t* before, const gids::int64_t* total, int replace,
+                                       gids::int64_t* begins, double* times, gids::int64_t* positions) {
     const gids::Group<8> group;
-    for (gids::int64_t i = group_index(group); i < num_dst; i += group_count(group)) {
-        const gids::int64_t count = begins[i + 1] - begins[i];
-        if (count == 0) continue;
-        gids::choose_weighted(group, {k0, k1}, static_cast<gids::uint64_t>(nodes[i]), first[i], degree[i], positive[i],
-                              count, replace != 0, weights + first[i], times + begins[i], positions + begins[i]);
-    }
+    gids::choose_by_node(group, {within, before, total, *num_dst}, begins,
+                         [&](gids::int64_t i, gids::int64_t begin, gids::int64_t count) {
+                             gids::choose_weighted(group, {k0, k1}, static_cast<gids::uint64_t>(nodes[i]), first[i],
+                                                   degree[i], positive[i], count, replace != 0, weights + first[i],
+                                                   times + begin, positions + begin);
+                         });
 }
 GIDS_REGISTER(choose_weighted_edges)
 
@@ -57,10 +63,10 @@ GIDS_KERNEL flag_numbered(const gids::int64_t* numbers, gids::int64_t count, gid
 GIDS_REGISTER(flag_numbered)
 
 // Moves the flagged of two arrays together; `before` is the prefix sum of the flags.
-GIDS_KERNEL keep_pairs(const gids::int64_t* flags, const gids::int64_t* before, gids::int64_t count,
+GIDS_KERNEL keep_pairs(const gids::int64_t* flags, const gids::int64_t* before, const gids::int64_t* count,
                        const gids::int64_t* a, const gids::int64_t* b, gids::int64_t* out_a, gids::int64_t* out_b) {
     const gids::Group<1> lane;
-    for (gids::int64_t e = group_index(lane); e < count; e += group_count(lane)) {
+    for (gids::int64_t e = group_index(lane); e < *count; e += group_count(lane)) {
         if (flags[e] == 0) continue;
         out_a[before[e]] = a[e];
         out_b[before[e]] = b[e];

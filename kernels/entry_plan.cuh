@@ -4,6 +4,7 @@
 
 #include "cache_plan.cuh"
 #include "entry.cuh"
+#include "entry_scan.cuh"
 #include "policy_gids.cuh"
 #include "policy_lru.cuh"
 #include "policy_random.cuh"
@@ -110,71 +111,71 @@ GIDS_KERNEL slots_reset(gids::SlotState* slots, gids::int64_t* row_of, gids::int
 }
 GIDS_REGISTER(slots_reset)
 
+// Rows outside [0, num_rows) set *bad and are not observed.
 GIDS_KERNEL observe_rows(gids::RowEntry* latest, gids::uint64_t latest_mask, gids::RowEntry* cached,
                          gids::uint64_t cached_mask, gids::SlotState* slots, gids::uint32_t* const* uses,
-                         gids::uint32_t first, gids::uint32_t batch, const gids::int64_t* rows, gids::int64_t count) {
+                         gids::uint32_t first, gids::uint32_t batch, gids::int64_t num_rows, const gids::int64_t* rows,
+                         gids::int64_t count, gids::int64_t* bad) {
     const gids::Window window{{latest, latest_mask}, {cached, cached_mask}, slots, uses, first};
     const gids::Group<1> lane;
-    for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane))
-        gids::observe_row(window, rows[i], batch, static_cast<gids::uint32_t>(i));
+    for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane)) {
+        if (static_cast<gids::uint64_t>(rows[i]) < static_cast<gids::uint64_t>(num_rows))
+            gids::observe_row(window, rows[i], batch, static_cast<gids::uint32_t>(i));
+        else gids::atomic_ref<gids::int64_t>(*bad).store(1, gids::memory_order_relaxed);  // read after the kernel
+    }
 }
 GIDS_REGISTER(observe_rows)
 
-// Locations of one batch's rows, and flags of its misses. counters: requests, cache, host, disk, duplicates.
+// Locations of one batch's rows. Its misses get themselves as keys to be sorted by, other rows a key behind all of
+// them; numbers are occurrences, counted from first_occurrence. counters: requests, cache, host, disk, duplicates.
 GIDS_KERNEL classify_rows(gids::RowEntry* cached, gids::uint64_t cached_mask, gids::RowEntry* hosted,
                           gids::uint64_t hosted_mask, gids::int64_t capacity, gids::int64_t host_rows,
                           gids::int64_t num_rows, const gids::uint8_t* popularity, gids::SlotState* slots,
                           const gids::int64_t* rows, gids::int64_t count, gids::uint32_t batch,
                           const gids::uint32_t* uses, gids::uint32_t unknown_use, gids::uint32_t group_end,
-                          gids::int64_t* location, gids::int64_t* missed, gids::int64_t* counters,
-                          gids::uint32_t* bad) {
+                          gids::int64_t first_occurrence, gids::int64_t* keys, gids::int64_t* numbers,
+                          gids::int64_t* location, gids::int64_t* counters, gids::int64_t* misses, gids::int64_t* bad) {
     const gids::Tiers tiers{{cached, cached_mask}, {hosted, hosted_mask}, capacity, host_rows, num_rows, popularity};
     const gids::Group<1> lane;
-    gids::int64_t from_cache = 0, from_host = 0;
+    gids::int64_t from_cache = 0, from_host = 0, missed = 0;
     for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane)) {
         const gids::uint32_t next = uses != nullptr ? uses[i] : unknown_use;
         const gids::int64_t at = gids::classify_row(tiers, slots, rows[i], batch, next, group_end);
-        if (at == gids::kBadRow) gids::atomic_ref<gids::uint32_t>(*bad).store(1u, gids::memory_order_relaxed);
+        if (at == gids::kBadRow) gids::atomic_ref<gids::int64_t>(*bad).store(1, gids::memory_order_relaxed);
+        keys[i] = at == gids::kMiss ? rows[i] : num_rows;
+        numbers[i] = first_occurrence + i;
         location[i] = at;
-        missed[i] = at == gids::kMiss;
+        missed += at == gids::kMiss;
         from_cache += at >= 0 && at < capacity;
         from_host += at >= capacity;
     }
     gids::add_count(counters + 1, from_cache);
     gids::add_count(counters + 2, from_host);
+    gids::add_count(misses, missed);
 }
 GIDS_REGISTER(classify_rows)
 
-// The misses among a group's occurrences as (row, occurrence) pairs, in order.
-GIDS_KERNEL collect_misses(const gids::int64_t* rows, const gids::int64_t* missed, const gids::int64_t* before,
-                           gids::int64_t count, gids::int64_t* miss_rows, gids::int64_t* miss_at) {
-    const gids::Group<1> lane;
-    for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane)) {
-        if (missed[i] == 0) continue;
-        miss_rows[before[i]] = rows[i];
-        miss_at[before[i]] = i;
-    }
-}
-GIDS_REGISTER(collect_misses)
-
-GIDS_KERNEL flag_new_rows(const gids::int64_t* miss_rows, const gids::int64_t* count, gids::int64_t* flags) {
-    const gids::Group<1> lane;
-    for (gids::int64_t j = group_index(lane); j < *count; j += group_count(lane))
-        flags[j] = j == 0 || miss_rows[j] != miss_rows[j - 1];
+// Prefix sums of the first of equal rows.
+GIDS_KERNEL flag_new_rows(const gids::int64_t* miss_rows, const gids::int64_t* count, gids::int64_t* within,
+                          gids::int64_t* before, gids::int64_t* unique, gids::uint32_t* turnstile) {
+    const auto is_new = [&](gids::int64_t j) -> gids::int64_t { return j == 0 || miss_rows[j] != miss_rows[j - 1]; };
+    gids::scan_values(is_new, *count, within, before, unique, turnstile);
 }
 GIDS_REGISTER(flag_new_rows)
 
 // Sorted misses get their places in the group's buffer; `begins` are the first occurrences of the batches and then the
 // number of all, `uses` the next uses by occurrence or null.
 GIDS_KERNEL place_misses(const gids::int64_t* miss_rows, const gids::int64_t* miss_at, const gids::int64_t* count,
-                         const gids::int64_t* flags, const gids::int64_t* before, const gids::int64_t* begins,
-                         int batches, gids::uint32_t first_batch, gids::uint32_t* const* uses, gids::int64_t buffer,
-                         const gids::uint8_t* popularity, gids::int64_t* location, gids::int64_t* disk_rows,
-                         gids::SlotState* states, gids::int64_t* counters) {
+                         const gids::int64_t* within, const gids::int64_t* before, const gids::int64_t* unique,
+                         const gids::int64_t* begins, int batches, gids::uint32_t first_batch,
+                         gids::uint32_t* const* uses, gids::int64_t buffer, const gids::uint8_t* popularity,
+                         gids::int64_t* location, gids::int64_t* disk_rows, gids::SlotState* states,
+                         gids::int64_t* counters) {
+    const gids::Prefix firsts{within, before, unique, *count};
     const gids::Group<1> lane;
     for (gids::int64_t j = group_index(lane); j < *count; j += group_count(lane)) {
-        const bool first = flags[j] != 0;
-        const gids::int64_t position = before[j] + first - 1;
+        const bool first = j == 0 || miss_rows[j] != miss_rows[j - 1];
+        const gids::int64_t position = firsts[j] + first - 1;
         const gids::int64_t at = miss_at[j];
         int b = 0;
         while (b + 1 < batches && begins[b + 1] <= at) ++b;
@@ -192,70 +193,112 @@ GIDS_KERNEL place_misses(const gids::int64_t* miss_rows, const gids::int64_t* mi
 }
 GIDS_REGISTER(place_misses)
 
-// How many residents and misses each class has.
+namespace gids {
+
+// Of what competes for the cache: slots [0, capacity), then the rows that are read.
+struct Contest {
+    Ranking ranking;
+    const SlotState* slots;
+    int64_t capacity;
+    const SlotState* states;
+    int64_t unique;
+
+    GIDS_DEVICE int64_t size() const { return capacity + unique; }
+    GIDS_DEVICE bool is_free(int64_t i) const { return i < capacity && slots[i].last == kFree; }
+    GIDS_DEVICE uint32_t class_of(int64_t i) const {
+        return i < capacity ? ranking.resident(slots[i], i) : ranking.miss(states[i - capacity], i - capacity);
+    }
+};
+
+}  // namespace gids
+
+// How many residents and misses each class has (zero before), and from the last block the cut, as choose_cut() makes
+// it.
 GIDS_KERNEL count_classes(int policy, gids::uint32_t k0, gids::uint32_t k1, gids::uint32_t group_end,
                           gids::uint32_t ahead, const gids::SlotState* slots, gids::int64_t capacity,
-                          const gids::SlotState* states, const gids::int64_t* unique, gids::int64_t* residents,
-                          gids::int64_t* misses) {
-    const gids::Ranking ranking{policy, {k0, k1}, group_end, ahead};
+                          const gids::SlotState* states, const gids::int64_t* unique, gids::uint32_t classes,
+                          gids::int64_t* residents, gids::int64_t* misses, gids::int64_t* cut,
+                          gids::uint32_t* turnstile) {
+    const gids::Contest contest{{policy, {k0, k1}, group_end, ahead}, slots, capacity, states, *unique};
     const gids::Group<1> lane;
-    for (gids::int64_t slot = group_index(lane); slot < capacity; slot += group_count(lane))
-        if (slots[slot].last != gids::kFree) gids::add_count(residents + ranking.resident(slots[slot], slot), 1);
-    for (gids::int64_t position = group_index(lane); position < *unique; position += group_count(lane))
-        gids::add_count(misses + ranking.miss(states[position], position), 1);
+    for (gids::int64_t i = group_index(lane); i < contest.size(); i += group_count(lane))
+        if (!contest.is_free(i)) gids::add_count((i < capacity ? residents : misses) + contest.class_of(i), 1);
+    if (!gids::is_last_block(turnstile)) return;
+    // Each lane adds up its share of the classes; the one whose share goes over the capacity looks for the edge in it.
+    const gids::int64_t share = (classes + blockDim.x - 1) / blockDim.x;
+    const gids::int64_t begin = threadIdx.x * share, stop = begin + share;
+    const gids::int64_t end = stop < classes ? stop : classes;
+    gids::int64_t sum = 0, total = 0;
+    for (gids::int64_t c = begin; c < end; ++c) sum += residents[c] + misses[c];
+    gids::int64_t room = capacity - gids::block_exclusive_scan(sum, total);
+    if (threadIdx.x == 0 && total <= capacity) {
+        cut[0] = classes;
+        cut[1] = cut[2] = 0;
+    }
+    if (room < 0 || sum <= room) return;
+    gids::int64_t c = begin;
+    for (; residents[c] + misses[c] <= room; ++c) room -= residents[c] + misses[c];
+    const gids::int64_t kept = residents[c] < room ? residents[c] : room;
+    cut[0] = c;
+    cut[1] = kept;
+    cut[2] = room - kept;
 }
 GIDS_REGISTER(count_classes)
 
-GIDS_KERNEL choose_class_cut(const gids::int64_t* residents, const gids::int64_t* misses, gids::uint32_t classes,
-                             gids::int64_t capacity, gids::int64_t* cut) {
-    if (blockIdx.x != 0 || threadIdx.x != 0) return;
-    const gids::Cut chosen = gids::choose_cut(residents, misses, classes, capacity);
-    cut[0] = chosen.edge;
-    cut[1] = chosen.edge_residents;
-    cut[2] = chosen.edge_misses;
-}
-GIDS_REGISTER(choose_class_cut)
-
-// Flags of what is in the class at the edge, whose prefix sums rank it.
-GIDS_KERNEL flag_edge(int policy, gids::uint32_t k0, gids::uint32_t k1, gids::uint32_t group_end, gids::uint32_t ahead,
+// Prefix sums over the contest of what is in the class at the edge: they rank it.
+GIDS_KERNEL rank_edge(int policy, gids::uint32_t k0, gids::uint32_t k1, gids::uint32_t group_end, gids::uint32_t ahead,
                       const gids::SlotState* slots, gids::int64_t capacity, const gids::SlotState* states,
-                      const gids::int64_t* unique, const gids::int64_t* cut, gids::int64_t* slot_flags,
-                      gids::int64_t* miss_flags) {
-    const gids::Ranking ranking{policy, {k0, k1}, group_end, ahead};
-    const gids::Group<1> lane;
-    for (gids::int64_t slot = group_index(lane); slot < capacity; slot += group_count(lane))
-        slot_flags[slot] = slots[slot].last != gids::kFree && ranking.resident(slots[slot], slot) == cut[0];
-    for (gids::int64_t position = group_index(lane); position < *unique; position += group_count(lane))
-        miss_flags[position] = ranking.miss(states[position], position) == cut[0];
+                      const gids::int64_t* unique, const gids::int64_t* cut, gids::int64_t* within,
+                      gids::int64_t* before, gids::int64_t* total, gids::uint32_t* turnstile) {
+    const gids::Contest contest{{policy, {k0, k1}, group_end, ahead}, slots, capacity, states, *unique};
+    const auto at_edge = [&](gids::int64_t i) -> gids::int64_t {
+        return !contest.is_free(i) && contest.class_of(i) == cut[0];
+    };
+    gids::scan_values(at_edge, contest.size(), within, before, total, turnstile);
 }
-GIDS_REGISTER(flag_edge)
+GIDS_REGISTER(rank_edge)
 
-// Flags of the slots that can be given away and of the misses that are admitted. The ranks may be the flags' arrays of
-// the launch before, scanned.
-GIDS_KERNEL flag_moves(int policy, gids::uint32_t k0, gids::uint32_t k1, gids::uint32_t group_end, gids::uint32_t ahead,
+// Prefix sums over the contest of the slots that can be given away and of the misses that are admitted.
+GIDS_KERNEL rank_moves(int policy, gids::uint32_t k0, gids::uint32_t k1, gids::uint32_t group_end, gids::uint32_t ahead,
                        const gids::SlotState* slots, gids::int64_t capacity, const gids::SlotState* states,
-                       const gids::int64_t* unique, const gids::int64_t* cut, const gids::int64_t* slot_ranks,
-                       const gids::int64_t* miss_ranks, gids::int64_t* available, gids::int64_t* admitted) {
-    const gids::Ranking ranking{policy, {k0, k1}, group_end, ahead};
-    const gids::Group<1> lane;
-    for (gids::int64_t slot = group_index(lane); slot < capacity; slot += group_count(lane)) {
-        bool kept = false;
-        if (slots[slot].last != gids::kFree) {
-            const gids::int64_t c = ranking.resident(slots[slot], slot);
-            kept = c < cut[0] || (c == cut[0] && slot_ranks[slot] < cut[1]);
-        }
-        available[slot] = !kept;
-    }
-    for (gids::int64_t position = group_index(lane); position < *unique; position += group_count(lane)) {
-        const gids::int64_t c = ranking.miss(states[position], position);
-        admitted[position] = c < cut[0] || (c == cut[0] && miss_ranks[position] < cut[2]);
-    }
+                       const gids::int64_t* unique, const gids::int64_t* cut, const gids::int64_t* edge_within,
+                       const gids::int64_t* edge_before, const gids::int64_t* edge_total, gids::int64_t* within,
+                       gids::int64_t* before, gids::int64_t* total, gids::uint32_t* turnstile) {
+    const gids::Contest contest{{policy, {k0, k1}, group_end, ahead}, slots, capacity, states, *unique};
+    const gids::Prefix edge{edge_within, edge_before, edge_total, contest.size()};
+    const gids::int64_t edge_slots = edge[capacity];
+    const auto moves = [&](gids::int64_t i) -> gids::int64_t {
+        if (contest.is_free(i)) return 1;
+        const gids::int64_t c = contest.class_of(i);
+        const gids::int64_t rank = edge[i] - (i < capacity ? 0 : edge_slots);
+        const bool stays = c < cut[0] || (c == cut[0] && rank < cut[i < capacity ? 1 : 2]);
+        return stays == (i >= capacity);  // a row that is read moves where it stays, a resident where it does not
+    };
+    gids::scan_values(moves, contest.size(), within, before, total, turnstile);
 }
-GIDS_REGISTER(flag_moves)
+GIDS_REGISTER(rank_moves)
 
-// After which batch each admission is made; also counts them by batch.
+// The first `limit` slots and rows that move, in order, and how many rows do.
+GIDS_KERNEL collect_moves(const gids::int64_t* within, const gids::int64_t* before, const gids::int64_t* total,
+                          gids::int64_t capacity, const gids::int64_t* unique, gids::int64_t limit,
+                          gids::int64_t* slots_out, gids::int64_t* positions_out, gids::int64_t* admitted) {
+    const gids::Prefix moves{within, before, total, capacity + *unique};
+    const gids::int64_t moved_slots = moves[capacity];
+    const gids::Group<1> lane;
+    for (gids::int64_t i = group_index(lane); i < moves.count; i += group_count(lane)) {
+        const gids::int64_t rank = moves[i] - (i < capacity ? 0 : moved_slots);
+        if (moves[i + 1] == moves[i] || rank >= limit) continue;
+        if (i < capacity) slots_out[rank] = i;
+        else positions_out[rank] = i - capacity;
+    }
+    if (blockIdx.x == 0 && threadIdx.x == 0) *admitted = *total - moved_slots;
+}
+GIDS_REGISTER(collect_moves)
+
+// After which batch each admission is made, and its number, to be sorted by it; also counts them by batch.
 GIDS_KERNEL choose_turns(const gids::SlotState* slots, const gids::int64_t* admit_slot, const gids::int64_t* count,
-                         int batches, gids::uint32_t group_begin, gids::int64_t* turn, gids::int64_t* by_batch) {
+                         int batches, gids::uint32_t group_begin, gids::int64_t* turn, gids::int64_t* number,
+                         gids::int64_t* by_batch) {
     const gids::Group<1> lane;
     const gids::int64_t n = *count;
     for (gids::int64_t k = group_index(lane); k < n; k += group_count(lane)) {
@@ -263,6 +306,7 @@ GIDS_KERNEL choose_turns(const gids::SlotState* slots, const gids::int64_t* admi
         const gids::int64_t read = last != gids::kFree && last >= group_begin ? last - group_begin : 0;
         const gids::int64_t even = k * batches / n;
         turn[k] = read > even ? read : even;
+        number[k] = k;
         gids::add_count(by_batch + turn[k], 1);
     }
 }
@@ -280,15 +324,7 @@ GIDS_KERNEL order_admissions(const gids::int64_t* order, const gids::int64_t* co
 }
 GIDS_REGISTER(order_admissions)
 
-GIDS_KERNEL evict_slots(gids::RowEntry* cached, gids::uint64_t cached_mask, const gids::int64_t* admit_slot,
-                        const gids::int64_t* count, const gids::int64_t* row_of) {
-    const gids::RowMap map{cached, cached_mask};
-    const gids::Group<1> lane;
-    for (gids::int64_t k = group_index(lane); k < *count; k += group_count(lane))
-        if (row_of[admit_slot[k]] != gids::kNoRow) map.erase(row_of[admit_slot[k]]);
-}
-GIDS_REGISTER(evict_slots)
-
+// Slots change hands: the map forgets who was there and learns who comes. Nobody who comes was there.
 GIDS_KERNEL fill_slots(gids::RowEntry* cached, gids::uint64_t cached_mask, const gids::int64_t* admit_slot,
                        const gids::int64_t* admit_position, const gids::int64_t* count, const gids::int64_t* disk_rows,
                        const gids::SlotState* states, gids::int64_t* row_of, gids::SlotState* slots) {
@@ -296,6 +332,7 @@ GIDS_KERNEL fill_slots(gids::RowEntry* cached, gids::uint64_t cached_mask, const
     const gids::Group<1> lane;
     for (gids::int64_t k = group_index(lane); k < *count; k += group_count(lane)) {
         const gids::int64_t slot = admit_slot[k], position = admit_position[k];
+        if (row_of[slot] != gids::kNoRow) map.erase(row_of[slot]);
         bool added = false;
         map.claim(disk_rows[position], added)->value = slot;
         row_of[slot] = disk_rows[position];

@@ -79,15 +79,52 @@ GIDS_DEVICE void store_value(Float16& out, float value) {
 GIDS_DEVICE void store_value(float& out, float value) { out = value; }
 GIDS_DEVICE void store_value(double& out, double value) { out = value; }
 
+// Conversions between float and double. NaN goes by its bits: a CPU keeps sign and payload, a GPU's instruction gives
+// the same NaN for every one.
+template <class T>
+GIDS_DEVICE float to_float(T value) {
+    return static_cast<float>(value);
+}
+GIDS_DEVICE float to_float(double value) {
+    uint64_t bits;
+    copy_bytes(&bits, &value, sizeof bits);
+    const auto high = static_cast<uint32_t>(bits >> 32);
+    if ((bits & ~(1ull << 63)) <= 0x7ffull << 52) return static_cast<float>(value);
+    return float_of_bits((high & 0x80000000u) | 0x7fc00000u | (static_cast<uint32_t>(bits >> 29) & 0x3fffffu));
+}
+template <class T>
+GIDS_DEVICE double to_double(T value) {
+    return static_cast<double>(value);
+}
+GIDS_DEVICE double to_double(float value) {
+    const uint64_t bits = bits_of_float(value);
+    if ((bits & 0x7fffffffu) <= 0x7f800000u) return static_cast<double>(value);
+    const uint64_t wide = (bits & 0x80000000u) << 32 | 0x7ff8ull << 48 | (bits & 0x3fffffu) << 29;
+    double out;
+    copy_bytes(&out, &wide, sizeof out);
+    return out;
+}
+
 template <class To, class From, class Exec>
 GIDS_DEVICE void convert_row(const Exec& exec, To* out, const From* in, int64_t dim) {
     GIDS_ROLLED for (int64_t k = exec.lane(); k < dim; k += Exec::kLanes) {
-        if constexpr (sizeof(To) == 8) store_value(out[k], static_cast<double>(load_value(in[k])));
-        else store_value(out[k], static_cast<float>(load_value(in[k])));
+        if constexpr (sizeof(To) == 8) store_value(out[k], to_double(load_value(in[k])));
+        else store_value(out[k], to_float(load_value(in[k])));
     }
 }
 
-// Copies a row in the widest words that its address and length allow.
+struct alignas(16) Words16 {
+    uint64_t first, second;
+};
+
+template <class Word, class Exec>
+GIDS_DEVICE void copy_words(const Exec& exec, uint8_t* out, const uint8_t* in, int64_t bytes) {
+    GIDS_ROLLED for (int64_t k = exec.lane(); k < bytes / static_cast<int64_t>(sizeof(Word));
+                     k += Exec::kLanes) reinterpret_cast<Word*>(out)[k] = reinterpret_cast<const Word*>(in)[k];
+}
+
+// Copies a row in the widest words that its address and length allow: 16 bytes a lane are the most that a GPU moves at
+// once, and what its memory needs to run at speed.
 template <class Exec>
 GIDS_DEVICE void copy_row(const Exec& exec, uint8_t* out, const uint8_t* in, int64_t bytes) {
     if constexpr (Exec::kLanes == 1) {
@@ -95,12 +132,10 @@ GIDS_DEVICE void copy_row(const Exec& exec, uint8_t* out, const uint8_t* in, int
     } else {
         const uint64_t shape =
             reinterpret_cast<uint64_t>(out) | reinterpret_cast<uint64_t>(in) | static_cast<uint64_t>(bytes);
-        if (shape % 8 == 0) {
-            for (int64_t k = exec.lane(); k < bytes / 8; k += Exec::kLanes)
-                reinterpret_cast<uint64_t*>(out)[k] = reinterpret_cast<const uint64_t*>(in)[k];
-        } else {
-            for (int64_t k = exec.lane(); k < bytes; k += Exec::kLanes) out[k] = in[k];
-        }
+        if (shape % 16 == 0) copy_words<Words16>(exec, out, in, bytes);
+        else if (shape % 8 == 0) copy_words<uint64_t>(exec, out, in, bytes);
+        else if (shape % 4 == 0) copy_words<uint32_t>(exec, out, in, bytes);
+        else copy_words<uint8_t>(exec, out, in, bytes);
     }
 }
 

@@ -181,7 +181,7 @@ GIDS_DEVICE int32_t claim_ids(const Exec& exec, const QueueRef& q, bool wanted) 
 // Makes an id free again. release: whoever claims it sees that the drive is done with its place and its buffer.
 GIDS_DEVICE void release_id(const QueueRef& q, uint32_t id) {
     Slot& slot = q.slots[id];
-    atomic_ref<uint32_t> word(slot.word);
+    system_ref<uint32_t> word(slot.word);  // the watchdog looks at it while kernels run
     word.store(with_state(word.load(memory_order_relaxed), kFree), memory_order_relaxed);
     atomic_ref<uint32_t>(q.free_ids[id / 32u]).fetch_or(1u << (id % 32u), memory_order_release);
 }

@@ -31,7 +31,7 @@ GIDS_DEVICE RandomBlock philox(RandomKey key, uint32_t c0, uint32_t c1, uint32_t
 }
 
 // What a random number is for; part of the key, so that no two uses ever share a stream.
-enum class Stream : uint32_t { kNeighbors = 1, kLayer = 2, kNegatives = 3, kSeeds = 4 };
+enum class Stream : uint32_t { kNeighbors = 1, kLayer = 2, kNegatives = 3, kSeeds = 4, kLabor = 5, kLaborPhase = 6 };
 
 // The key of one (seed, epoch, batch, layer, relation, use). Two generator calls fold the 200-odd bits into 64.
 GIDS_DEVICE RandomKey random_key(uint64_t seed, uint32_t epoch, uint64_t batch, uint32_t layer, uint32_t relation,

@@ -52,11 +52,13 @@ struct RowMap {
 
     GIDS_DEVICE void erase(int64_t row) const {
         for (uint64_t at = home(row);; at = (at + 1) & mask) {
-            if (entries[at].row == row) {
+            // relaxed: other rows may be claimed meanwhile; this one's entry is there already.
+            const int64_t seen = atomic_ref<int64_t>(entries[at].row).load(memory_order_relaxed);
+            if (seen == row) {
                 entries[at].value = kNoValue;
                 return;
             }
-            if (entries[at].row == kNoRow) return;
+            if (seen == kNoRow) return;
         }
     }
 };

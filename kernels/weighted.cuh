@@ -49,16 +49,17 @@ GIDS_DEVICE double race_time(RandomKey key, uint64_t node, int64_t i, float weig
     return exponential(i % 2 == 0 ? block.low() : block.high()) / static_cast<double>(weight);
 }
 
-// The `count` earliest edges, in the order in which they finish; equal times go by position. times has room for count.
-template <class Exec>
-GIDS_DEVICE void choose_earliest(Exec exec, RandomKey key, uint64_t node, int64_t first, int64_t degree, int64_t count,
-                                 const float* weights, double* times, int64_t* out) {
+// The `count` earliest edges, in the order in which they finish; equal times go by position. time_of(i) is negative for
+// an edge that takes no part; at least `count` edges do. times has room for count.
+template <class Exec, class TimeOf>
+GIDS_DEVICE void choose_first(Exec exec, int64_t first, int64_t degree, int64_t count, const TimeOf& time_of,
+                              double* times, int64_t* out) {
+    if (count == 0) return;
     if constexpr (Exec::kLanes == 1) {
         int64_t size = 0;
         for (int64_t i = 0; i < degree; ++i) {
-            if (!(weights[i] > 0.0f)) continue;
-            const double time = race_time(key, node, i, weights[i]);
-            if (size == count && !(time < times[count - 1])) continue;
+            const double time = time_of(i);
+            if (time < 0.0 || (size == count && !(time < times[count - 1]))) continue;
             int64_t at = size < count ? size++ : count - 1;
             for (; at > 0 && time < times[at - 1]; --at) {
                 times[at] = times[at - 1];
@@ -74,8 +75,8 @@ GIDS_DEVICE void choose_earliest(Exec exec, RandomKey key, uint64_t node, int64_
             double best_time = 0.0;
             int64_t best = -1;
             for (int64_t i = exec.lane(); i < degree; i += Exec::kLanes) {
-                if (!(weights[i] > 0.0f)) continue;
-                const double time = race_time(key, node, i, weights[i]);
+                const double time = time_of(i);
+                if (time < 0.0) continue;
                 const bool after = time > last_time || (time == last_time && i > last);
                 if (after && (best < 0 || time < best_time)) {
                     best_time = time;
@@ -98,6 +99,19 @@ GIDS_DEVICE void choose_earliest(Exec exec, RandomKey key, uint64_t node, int64_
     }
 }
 
+// All edges that can be chosen, in order; weights may be null.
+template <class Exec>
+GIDS_DEVICE void take_eligible(Exec exec, int64_t first, int64_t degree, const float* weights, int64_t* out) {
+    if (weights == nullptr) {
+        for (int64_t i = exec.lane(); i < degree; i += Exec::kLanes) out[i] = first + i;
+        return;
+    }
+    if (exec.lane() == 0)
+        for (int64_t i = 0, at = 0; i < degree; ++i)
+            if (weights[i] > 0.0f) out[at++] = first + i;
+    exec.sync();
+}
+
 // Writes the positions that a node contributes; count is sampled_count(count_positive(), fanout, replace). A node that
 // gives all its edges of positive weight gives them in order. times is scratch for count numbers.
 template <class Exec>
@@ -115,12 +129,11 @@ GIDS_DEVICE void choose_weighted(Exec exec, RandomKey key, uint64_t node, int64_
             out[draw] = first + i;
         }
     } else if (count == positive) {
-        if (exec.lane() == 0)
-            for (int64_t i = 0, at = 0; i < degree; ++i)
-                if (weights[i] > 0.0f) out[at++] = first + i;
-        exec.sync();
+        take_eligible(exec, first, degree, weights, out);
     } else {
-        choose_earliest(exec, key, node, first, degree, count, weights, times, out);
+        choose_first(
+            exec, first, degree, count,
+            [&](int64_t i) { return weights[i] > 0.0f ? race_time(key, node, i, weights[i]) : -1.0; }, times, out);
     }
 }
 

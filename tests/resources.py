@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -43,3 +44,13 @@ def left_behind(before: Counter[str], deadline_s: float = 20) -> Counter[str]:
     while (left := held() - before) and time.monotonic() < deadline:
         time.sleep(0.01)
     return left
+
+
+def gids_threads() -> list[str]:
+    """Names of the Python threads of gids that run."""
+    return sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("gids"))
+
+
+def open_files() -> int:
+    """Count the open files."""
+    return len(list(Path("/proc/self/fd").iterdir()))

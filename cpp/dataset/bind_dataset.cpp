@@ -66,6 +66,41 @@ void bind_dataset(nb::module_& m) {
                ThreadPool& pool) { self.sources(range(begin, offsets), offsets.data(), out.data(), pool); },
             "begin"_a, "offsets"_a, "out"_a, "pool"_a, Release());
 
+    nb::class_<Blocks>(m, "Blocks", "A graph of many small blocks, with classes that are independent of them.")
+        .def(
+            "__init__",
+            [](Blocks* self, ConstVector<int64_t> first, int64_t num_classes, uint64_t seed, double degree,
+               double inside, double homophily, int skew) {
+                new (self) Blocks(first.data(), static_cast<int64_t>(first.size()) - 1, num_classes, seed, degree,
+                                  inside, homophily, skew);
+            },
+            "first"_a, "num_classes"_a, "seed"_a, "degree"_a, "inside"_a, "homophily"_a, "skew"_a,
+            nb::keep_alive<1, 2>())
+        .def(
+            "labels",
+            [](const Blocks& self, int64_t begin, Vector<int64_t> out, ThreadPool& pool) {
+                self.labels(range(begin, out), out.data(), pool);
+            },
+            "begin"_a, "out"_a, "pool"_a, Release())
+        .def(
+            "blocks",
+            [](const Blocks& self, int64_t begin, Vector<int64_t> out, ThreadPool& pool) {
+                self.blocks(range(begin, out), out.data(), pool);
+            },
+            "begin"_a, "out"_a, "pool"_a, Release())
+        .def(
+            "degrees",
+            [](const Blocks& self, int64_t begin, Vector<int64_t> out, ThreadPool& pool) {
+                self.degrees(range(begin, out), out.data(), pool);
+            },
+            "begin"_a, "out"_a, "pool"_a, Release())
+        .def(
+            "sources",
+            [](const Blocks& self, int64_t begin, ConstVector<int64_t> offsets, Vector<int64_t> out, ThreadPool& pool) {
+                self.sources(range(begin, offsets), offsets.data(), out.data(), pool);
+            },
+            "begin"_a, "offsets"_a, "out"_a, "pool"_a, Release());
+
     nb::class_<Rmat>(m, "Rmat", "An R-MAT graph, made by destination.")
         .def(nb::init<int64_t, uint64_t, double, double, double, double, bool>(), "num_nodes"_a, "seed"_a, "a"_a, "b"_a,
              "c"_a, "d"_a, "scatter"_a)

@@ -9,6 +9,8 @@ namespace {
 
 constexpr uint64_t kOdd = 0x9E3779B97F4A7C15ull;
 
+}  // namespace
+
 uint64_t row_digest(const uint8_t* row, int64_t bytes) {
     uint64_t digest = 0, factor = kOdd;
     const int64_t words = bytes / 4;
@@ -24,8 +26,6 @@ uint64_t row_digest(const uint8_t* row, int64_t bytes) {
     }
     return digest;
 }
-
-}  // namespace
 
 void row_sums(const uint8_t* data, int64_t num_rows, int64_t row_bytes, int64_t chunk_rows, uint64_t* sums,
               ThreadPool& pool) {

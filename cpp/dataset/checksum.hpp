@@ -7,6 +7,9 @@
 
 namespace gids {
 
+// Digest of one row: every 32-bit word times an odd constant of its own.
+uint64_t row_digest(const uint8_t* row, int64_t bytes);
+
 // For every chunk c of chunk_rows rows (the last may be shorter) with row digests d_0, d_1, ...:
 //   sums[2c]     = sum of d_i              (mod 2^64)
 //   sums[2c + 1] = sum of (i + 1) * d_i    (mod 2^64)

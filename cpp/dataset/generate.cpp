@@ -25,6 +25,19 @@ uint32_t chance(double p) { return static_cast<uint32_t>(std::clamp(p * 0x1p32, 
 
 constexpr int64_t kGrain = 4096;
 
+// Rounds up with the fraction's probability, which keeps a mean degree exact.
+int64_t round_degree(RandomKey key, int64_t node, double mean) {
+    return static_cast<int64_t>(mean + unit(random_block(key, static_cast<uint64_t>(node), 0).low()));
+}
+
+// A rank below size, drawn with density rank^-(1 - 1/skew) from 64 random bits.
+uint64_t popular_rank(uint64_t bits, uint64_t size, int skew) {
+    const double x = unit(bits);
+    double power = x;
+    for (int k = 1; k < skew; ++k) power *= x;
+    return std::min(static_cast<uint64_t>(power * static_cast<double>(size)), size - 1);
+}
+
 }  // namespace
 
 Communities::Communities(int64_t num_nodes, int64_t num_classes, uint64_t seed, double degree, double homophily,
@@ -62,9 +75,7 @@ void Communities::degrees(NodeRange nodes, int64_t* out, ThreadPool& pool) const
             const auto [community, rank] = member(nodes.begin + i);
             const double x = (static_cast<double>(rank) + 0.5) / static_cast<double>(size_of(community));
             const double mean = std::min(scale * std::pow(x, exponent), static_cast<double>(num_nodes_));
-            // Rounding up with the fraction's probability keeps the mean degree exact.
-            const double u = unit(random_block(key, static_cast<uint64_t>(nodes.begin + i), 0).low());
-            out[i] = static_cast<int64_t>(mean + u);
+            out[i] = round_degree(key, nodes.begin + i, mean);
         }
     });
 }
@@ -80,12 +91,87 @@ void Communities::sources(NodeRange nodes, const int64_t* offsets, int64_t* sour
                 uint64_t community = own;
                 if (static_cast<double>(random.w[0]) * 0x1p-32 >= homophily_)
                     community = multiply_high(static_cast<uint64_t>(random.w[1]) << 32, num_classes_);
-                const double x = unit(random.high());
-                double power = x;
-                for (int k = 1; k < skew_; ++k) power *= x;
-                const uint64_t size = size_of(community);
-                const uint64_t rank = std::min(static_cast<uint64_t>(power * static_cast<double>(size)), size - 1);
+                const uint64_t rank = popular_rank(random.high(), size_of(community), skew_);
                 sources[e] = static_cast<int64_t>(permutation_.forward(first_of(community) + rank));
+            }
+        }
+    });
+}
+
+Blocks::Blocks(const int64_t* first, int64_t num_blocks, int64_t num_classes, uint64_t seed, double degree,
+               double inside, double homophily, int skew)
+    : first_(first),
+      num_blocks_(static_cast<uint64_t>(num_blocks)),
+      num_nodes_(static_cast<uint64_t>(first[num_blocks])),
+      num_classes_(static_cast<uint64_t>(num_classes)),
+      seed_(seed),
+      degree_(degree),
+      inside_(inside),
+      homophily_(homophily),
+      skew_(skew),
+      permutation_(num_nodes_, permutation_key(seed, Use::kPermutation)) {}
+
+uint64_t Blocks::block_of(uint64_t place) const {
+    return static_cast<uint64_t>(std::upper_bound(first_, first_ + num_blocks_, static_cast<int64_t>(place)) - first_) -
+           1;
+}
+
+Blocks::Member Blocks::member(int64_t node) const {
+    const uint64_t place = permutation_.inverse(static_cast<uint64_t>(node));
+    const uint64_t block = block_of(place);
+    return {block, place - static_cast<uint64_t>(first_[block])};
+}
+
+void Blocks::labels(NodeRange nodes, int64_t* out, ThreadPool& pool) const {
+    pool.parallel_for(nodes.size(), kGrain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) out[i] = static_cast<int64_t>(label_of(member(nodes.begin + i)));
+    });
+}
+
+void Blocks::blocks(NodeRange nodes, int64_t* out, ThreadPool& pool) const {
+    pool.parallel_for(nodes.size(), kGrain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) out[i] = static_cast<int64_t>(member(nodes.begin + i).block);
+    });
+}
+
+void Blocks::degrees(NodeRange nodes, int64_t* out, ThreadPool& pool) const {
+    const RandomKey key = key_of(seed_, Use::kDegree);
+    pool.parallel_for(nodes.size(), kGrain, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+            const auto [block, rank] = member(nodes.begin + i);
+            const double size = static_cast<double>(size_of(block)), first = static_cast<double>(rank);
+            // The share x^(1/skew) of in-edges between two ranks: over a block, however small, they add up to 1.
+            const double share = std::pow((first + 1) / size, 1.0 / skew_) - std::pow(first / size, 1.0 / skew_);
+            const double mean = std::min(degree_ * size * share, static_cast<double>(num_nodes_));
+            out[i] = round_degree(key, nodes.begin + i, mean);
+        }
+    });
+}
+
+void Blocks::sources(NodeRange nodes, const int64_t* offsets, int64_t* sources, ThreadPool& pool) const {
+    const RandomKey key = key_of(seed_, Use::kSource);
+    pool.parallel_for(nodes.size(), kGrain / 8, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+            const uint64_t node = static_cast<uint64_t>(nodes.begin + i);
+            const Member own = member(nodes.begin + i);
+            const uint64_t label = label_of(own);
+            for (int64_t e = offsets[i]; e < offsets[i + 1]; ++e) {
+                const RandomBlock random = random_block(key, node, static_cast<uint32_t>(e - offsets[i]));
+                // One uniform number decides both: what is left of it after the first choice is uniform again.
+                double u = static_cast<double>(random.w[0]) * 0x1p-32;
+                const bool stays = u < inside_;
+                u = stays ? u / inside_ : (u - inside_) / (1 - inside_);
+                uint64_t block = own.block;
+                if (!stays) block = block_of(multiply_high(static_cast<uint64_t>(random.w[1]) << 32, num_nodes_));
+                const uint64_t size = size_of(block);
+                uint64_t rank = popular_rank(random.high(), size, skew_);
+                if (u < homophily_) {
+                    // The nearest rank of the same popularity or more that has this class, or the first one that has.
+                    const uint64_t away = (rank + block + num_classes_ - label) % num_classes_;
+                    const uint64_t moved = rank >= away ? rank - away : rank + num_classes_ - away;
+                    if (moved < size) rank = moved;  // a block smaller than the classes may have none
+                }
+                sources[e] = static_cast<int64_t>(permutation_.forward(static_cast<uint64_t>(first_[block]) + rank));
             }
         }
     });

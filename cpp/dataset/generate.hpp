@@ -41,6 +41,38 @@ private:
     Permutation permutation_;
 };
 
+// Many small blocks with most edges inside, and classes that are independent of them: a graph that has locality, and a
+// task that the blocks do not give away. Classes take turns over the ranks of a block, rank 0 being the most popular.
+class Blocks {
+public:
+    // first: where each block begins among the places, and num_nodes at the end; strictly ascending, kept alive by the
+    // caller. inside: share of in-edges whose source is drawn from the node's own block, not from the whole graph.
+    // homophily: share of in-edges whose source is drawn from the node's own class, within whichever block was drawn.
+    Blocks(const int64_t* first, int64_t num_blocks, int64_t num_classes, uint64_t seed, double degree, double inside,
+           double homophily, int skew);
+
+    void labels(NodeRange nodes, int64_t* out, ThreadPool& pool) const;
+    void blocks(NodeRange nodes, int64_t* out, ThreadPool& pool) const;
+    void degrees(NodeRange nodes, int64_t* out, ThreadPool& pool) const;
+    void sources(NodeRange nodes, const int64_t* offsets, int64_t* sources, ThreadPool& pool) const;
+
+private:
+    struct Member {
+        uint64_t block, rank;
+    };
+    uint64_t block_of(uint64_t place) const;
+    uint64_t size_of(uint64_t block) const { return static_cast<uint64_t>(first_[block + 1] - first_[block]); }
+    Member member(int64_t node) const;
+    // The block's number turns the classes, so that no class has the most popular members everywhere.
+    uint64_t label_of(Member member) const { return (member.rank + member.block) % num_classes_; }
+
+    const int64_t* first_;
+    uint64_t num_blocks_, num_nodes_, num_classes_, seed_;
+    double degree_, inside_, homophily_;
+    int skew_;
+    Permutation permutation_;
+};
+
 // R-MAT, made by destination: given how many edges end in every node, each source bit depends only on the
 // destination's bit of that level, so edges come out in CSC order and nothing is sorted.
 class Rmat {

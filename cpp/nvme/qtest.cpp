@@ -9,17 +9,20 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
 
 #include "errors.hpp"
+#include "interrupted.hpp"
 #include "nvme/queue_memory.hpp"
 #include "nvme_queue.cuh"
 
 namespace gids::nvme {
 namespace {
 
+using Clock = std::chrono::steady_clock;
 constexpr int kSocketTimeoutSeconds = 20;
 
 template <class... Values>
@@ -160,14 +163,16 @@ QtestMachine::QtestMachine(const std::string& socket_path, const std::string& ra
         throw ConfigError("socket path must be shorter than 108 bytes (got " + socket_path + ")");
     std::memcpy(address.sun_path, socket_path.c_str(), socket_path.size() + 1);
     socket_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (socket_ < 0 || connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+    if (socket_ < 0 ||
+        retry_on_eintr([&] { return connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address); }) != 0)
         refuse("cannot connect to QEMU", socket_path);
     const timeval limit{kSocketTimeoutSeconds, 0};
     setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    const int file = open(ram_path.c_str(), O_RDWR | O_CLOEXEC);
+    const int file = retry_on_eintr([&] { return open(ram_path.c_str(), O_RDWR | O_CLOEXEC); });
     if (file < 0) refuse("cannot open the machine's memory", ram_path);
     struct stat status {};
-    fstat(file, &status);
+    if (retry_on_eintr([&] { return fstat(file, &status); }) != 0)
+        refuse("cannot find the size of the machine's memory", ram_path);
     ram_bytes_ = static_cast<uint64_t>(status.st_size);
     void* memory = mmap(nullptr, ram_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     close(file);
@@ -183,16 +188,20 @@ QtestMachine::~QtestMachine() {
 uint64_t QtestMachine::command(const std::string& lines, size_t count) {
     const std::lock_guard lock(mutex_);
     for (size_t sent = 0; sent < lines.size();) {
-        const ssize_t n = send(socket_, lines.data() + sent, lines.size() - sent, MSG_NOSIGNAL);
+        const ssize_t n =
+            retry_on_eintr([&] { return send(socket_, lines.data() + sent, lines.size() - sent, MSG_NOSIGNAL); });
         if (n <= 0) throw StorageError("QEMU does not listen any more", "qtest", 0, 0, errno);
         sent += static_cast<size_t>(n);
     }
+    const auto deadline = Clock::now() + std::chrono::seconds(kSocketTimeoutSeconds);
     uint64_t value = 0;
     while (count != 0) {
         const size_t end = input_.find('\n');
         if (end == std::string::npos) {
             char buffer[4096];
             const ssize_t n = recv(socket_, buffer, sizeof buffer, 0);
+            // Not retry_on_eintr: each call waits anew, so that signals could put the end off for ever.
+            if (n < 0 && errno == EINTR && Clock::now() < deadline) continue;
             if (n <= 0) throw StorageError("QEMU does not answer any more", "qtest", 0, 0, n < 0 ? errno : EPIPE);
             input_.append(buffer, static_cast<size_t>(n));
             continue;

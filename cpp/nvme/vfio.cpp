@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "errors.hpp"
+#include "interrupted.hpp"
 #include "nvme/queue_memory.hpp"
 
 namespace gids::nvme {
@@ -25,6 +26,11 @@ constexpr uint64_t kHugePage = uint64_t{2} << 20;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& path, int error_number) {
     throw StorageError(what, path, 0, 0, error_number);
+}
+
+template <class... Argument>
+int control(int descriptor, unsigned long request, Argument... argument) {
+    return retry_on_eintr([&] { return ioctl(descriptor, request, argument...); });
 }
 
 // Owns a file descriptor.
@@ -56,27 +62,27 @@ public:
             refuse("the drive has no IOMMU group: switch the IOMMU on (intel_iommu=on or amd_iommu=on)", path, errno);
         link[length] = 0;
         const std::string group = strrchr(link, '/') != nullptr ? strrchr(link, '/') + 1 : link;
-        container_ = Descriptor(open("/dev/vfio/vfio", O_RDWR | O_CLOEXEC));
+        container_ = Descriptor(retry_on_eintr([&] { return open("/dev/vfio/vfio", O_RDWR | O_CLOEXEC); }));
         if (container_.get() < 0) refuse("cannot open VFIO: load vfio-pci", "/dev/vfio/vfio", errno);
-        if (ioctl(container_.get(), VFIO_GET_API_VERSION) != VFIO_API_VERSION ||
-            ioctl(container_.get(), VFIO_CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU) != 1)
+        if (control(container_.get(), VFIO_GET_API_VERSION) != VFIO_API_VERSION ||
+            control(container_.get(), VFIO_CHECK_EXTENSION, VFIO_TYPE1v2_IOMMU) != 1)
             refuse("this kernel's VFIO lacks type 1 IOMMU support", "/dev/vfio/vfio", ENOTSUP);
         const std::string group_path = "/dev/vfio/" + group;
-        group_ = Descriptor(open(group_path.c_str(), O_RDWR | O_CLOEXEC));
+        group_ = Descriptor(retry_on_eintr([&] { return open(group_path.c_str(), O_RDWR | O_CLOEXEC); }));
         if (group_.get() < 0)
             refuse(errno == EBUSY ? "another process or drive uses this IOMMU group"
                                   : "cannot open the IOMMU group: bind the drive to vfio-pci and own the file",
                    group_path, errno);
         vfio_group_status status{};
         status.argsz = sizeof status;
-        if (ioctl(group_.get(), VFIO_GROUP_GET_STATUS, &status) != 0) refuse("no group status", group_path, errno);
+        if (control(group_.get(), VFIO_GROUP_GET_STATUS, &status) != 0) refuse("no group status", group_path, errno);
         if ((status.flags & VFIO_GROUP_FLAGS_VIABLE) == 0)
             refuse("the IOMMU group is not viable: bind every device of the group to vfio-pci", group_path, EPERM);
         const int container = container_.get();
-        if (ioctl(group_.get(), VFIO_GROUP_SET_CONTAINER, &container) != 0 ||
-            ioctl(container, VFIO_SET_IOMMU, VFIO_TYPE1v2_IOMMU) != 0)
+        if (control(group_.get(), VFIO_GROUP_SET_CONTAINER, &container) != 0 ||
+            control(container, VFIO_SET_IOMMU, VFIO_TYPE1v2_IOMMU) != 0)
             refuse("cannot attach the group to an IOMMU domain", group_path, errno);
-        device_ = Descriptor(ioctl(group_.get(), VFIO_GROUP_GET_DEVICE_FD, address.c_str()));
+        device_ = Descriptor(control(group_.get(), VFIO_GROUP_GET_DEVICE_FD, address.c_str()));
         if (device_.get() < 0) refuse("cannot get the device from its group", address, errno);
         find_addresses();
     }
@@ -93,7 +99,7 @@ public:
         request.vaddr = reinterpret_cast<uintptr_t>(memory);
         request.iova = next_;
         request.size = bytes;
-        if (ioctl(container_.get(), VFIO_IOMMU_MAP_DMA, &request) != 0)
+        if (control(container_.get(), VFIO_IOMMU_MAP_DMA, &request) != 0)
             throw StorageError(errno == ENOMEM ? "cannot lock memory for the drive: raise RLIMIT_MEMLOCK (ulimit -l)"
                                                : "cannot map memory for the drive",
                                "IOMMU", next_, bytes, errno);
@@ -107,7 +113,7 @@ public:
         request.argsz = sizeof request;
         request.iova = iova;
         request.size = bytes;
-        return ioctl(container_.get(), VFIO_IOMMU_UNMAP_DMA, &request) == 0;
+        return control(container_.get(), VFIO_IOMMU_UNMAP_DMA, &request) == 0;
     }
 
 private:
@@ -116,13 +122,14 @@ private:
         std::vector<std::byte> buffer(sizeof(vfio_iommu_type1_info));
         auto* info = reinterpret_cast<vfio_iommu_type1_info*>(buffer.data());
         info->argsz = static_cast<uint32_t>(buffer.size());
-        if (ioctl(container_.get(), VFIO_IOMMU_GET_INFO, info) != 0) refuse("no IOMMU information", "IOMMU", errno);
+        if (control(container_.get(), VFIO_IOMMU_GET_INFO, info) != 0) refuse("no IOMMU information", "IOMMU", errno);
         const uint32_t needed = info->argsz;
         if (needed > buffer.size()) {
             buffer.assign(needed, std::byte{0});
             info = reinterpret_cast<vfio_iommu_type1_info*>(buffer.data());
             info->argsz = needed;
-            if (ioctl(container_.get(), VFIO_IOMMU_GET_INFO, info) != 0) refuse("no IOMMU information", "IOMMU", errno);
+            if (control(container_.get(), VFIO_IOMMU_GET_INFO, info) != 0)
+                refuse("no IOMMU information", "IOMMU", errno);
         }
         next_ = uint64_t{1} << 32;
         end_ = uint64_t{1} << 38;  // what the narrowest IOMMUs in use translate, if the kernel does not say
@@ -212,7 +219,7 @@ public:
         vfio_region_info bar{};
         bar.argsz = sizeof bar;
         bar.index = VFIO_PCI_BAR0_REGION_INDEX;
-        if (ioctl(domain_->device(), VFIO_DEVICE_GET_REGION_INFO, &bar) != 0 || bar.size < 0x2000 ||
+        if (control(domain_->device(), VFIO_DEVICE_GET_REGION_INFO, &bar) != 0 || bar.size < 0x2000 ||
             (bar.flags & VFIO_REGION_INFO_FLAG_MMAP) == 0)
             refuse("BAR 0 of the function cannot be mapped", address_, errno);
         bar_bytes_ = bar.size;
@@ -258,13 +265,15 @@ private:
         vfio_region_info config{};
         config.argsz = sizeof config;
         config.index = VFIO_PCI_CONFIG_REGION_INDEX;
-        if (ioctl(domain_->device(), VFIO_DEVICE_GET_REGION_INFO, &config) != 0)
+        if (control(domain_->device(), VFIO_DEVICE_GET_REGION_INFO, &config) != 0)
             refuse("no access to PCI configuration space", address_, errno);
         uint16_t command = 0;
         const auto at = static_cast<off_t>(config.offset + PCI_COMMAND);
-        if (pread(domain_->device(), &command, 2, at) != 2) refuse("cannot read the command register", address_, errno);
+        if (retry_on_eintr([&] { return pread(domain_->device(), &command, 2, at); }) != 2)
+            refuse("cannot read the command register", address_, errno);
         command |= PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER | PCI_COMMAND_INTX_DISABLE;
-        if (pwrite(domain_->device(), &command, 2, at) != 2) refuse("cannot enable bus mastering", address_, errno);
+        if (retry_on_eintr([&] { return pwrite(domain_->device(), &command, 2, at); }) != 2)
+            refuse("cannot enable bus mastering", address_, errno);
     }
 
     const std::string address_;

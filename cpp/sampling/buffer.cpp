@@ -40,6 +40,13 @@ struct Recycler {
     }
 };
 
+thread_local Buffer::ThreadUsage of_thread{0, 0};
+
+void count_for_thread(int64_t bytes) {
+    of_thread.held_bytes += bytes;
+    of_thread.peak_bytes = std::max(of_thread.peak_bytes, of_thread.held_bytes);
+}
+
 // Never destroyed: arrays handed to Python may outlive static destructors.
 Recycler& recycler() {
     static Recycler* instance = new Recycler;
@@ -88,6 +95,7 @@ Buffer::Buffer(size_t bytes) {
         pool.hold(piece);
     }
     bytes_ = piece;
+    count_for_thread(static_cast<int64_t>(piece));
     if (data_ != nullptr) return;
     try {
         zeroed_ = piece >= kHugeBytes;
@@ -96,6 +104,7 @@ Buffer::Buffer(size_t bytes) {
     } catch (...) {
         const std::lock_guard lock(pool.mutex);
         pool.held_bytes -= piece;
+        count_for_thread(-static_cast<int64_t>(piece));
         throw;
     }
 }
@@ -103,6 +112,7 @@ Buffer::Buffer(size_t bytes) {
 Buffer::~Buffer() {
     if (data_ == nullptr) return;
     Recycler& pool = recycler();
+    count_for_thread(-static_cast<int64_t>(bytes_));
     {
         const std::lock_guard lock(pool.mutex);
         pool.held_bytes -= bytes_;
@@ -127,6 +137,10 @@ void Buffer::mark_peak() {
     const std::lock_guard lock(pool.mutex);
     pool.peak_bytes = pool.held_bytes;
 }
+
+Buffer::ThreadUsage Buffer::thread_usage() { return of_thread; }
+
+void Buffer::mark_thread_peak() { of_thread.peak_bytes = of_thread.held_bytes; }
 
 void Buffer::trim() {
     Recycler& pool = recycler();

@@ -53,6 +53,14 @@ public:
     static Usage usage();
     static void mark_peak();
 
+    // Of the Buffers that the calling thread made, less those that it destroyed; the most since its last mark.
+    struct ThreadUsage {
+        int64_t held_bytes;  // negative where it destroyed more than it made
+        int64_t peak_bytes;
+    };
+    static ThreadUsage thread_usage();
+    static void mark_thread_peak();
+
     // Frees every piece that no Buffer holds.
     static void trim();
 

@@ -2,9 +2,11 @@
 #include "sampling/edges.hpp"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "errors.hpp"
 #include "sample.cuh"
+#include "sampling/labor.hpp"
 #include "weighted.cuh"
 
 namespace gids {
@@ -14,6 +16,9 @@ constexpr int64_t kPieceEdges = 4096;       // edges that one thread handles at 
 constexpr int64_t kCountAhead = 32;         // destinations between prefetch and use of an offset
 constexpr int64_t kGatherAhead = 64;        // edges between prefetch and use of a neighbour
 constexpr int64_t kReadEdges = 1 << 20;     // neighbours asked of the reader at a time
+constexpr int64_t kListBytes = 512;         // of a list, fetched ahead: the processor sees the rest coming
+constexpr int64_t kWindow = 64;             // destinations whose hot lists are looked up together
+constexpr int64_t kCold = INT64_MIN;        // not among the hot lists
 constexpr int64_t kSliceWeights = 4 << 20;  // weights read from disk at a time
 
 template <class Index>
@@ -24,34 +29,60 @@ void gather(const Index* indices, const int64_t* positions, int64_t count, int64
     }
 }
 
-// Copies what hot lists have and reads the rest in few large requests, which the reader sorts and merges. The requests
-// are bounded because sorting them takes several times the memory of the edges themselves.
-// positions and edges.src may be the same array.
+// What to add to an edge position of each node to find it in the hot lists; kCold where it is not there. In steps over
+// a few nodes at a time, so that each step's memory is on its way while the one before runs.
+void find_hot(const Relation& relation, const HotLists& hot, const int64_t* nodes, int64_t count, int64_t* shifts) {
+    for (int64_t i = 0; i < count; ++i) {
+        hot.prefetch(nodes[i]);
+        relation.prefetch_range(nodes[i]);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+        shifts[i] = hot.contains(nodes[i]) ? hot.rank(nodes[i]) : kCold;
+        if (shifts[i] != kCold) hot.prefetch_start(shifts[i]);
+    }
+    for (int64_t i = 0; i < count; ++i)
+        if (shifts[i] != kCold) shifts[i] = hot.start_of_rank(shifts[i]) - relation.range(nodes[i]).first;
+}
+
+// Copies what hot lists have and reads the rest in few large requests, which are bounded because each holds memory of
+// its own. positions and edges.src may be the same array.
 void resolve_on_disk(const Relation& relation, const int64_t* nodes, const int64_t* positions, EdgeList& edges) {
-    const HotLists* hot = relation.hot.get();
-    const auto is_hot = [&](int64_t i) { return hot != nullptr && hot->contains(nodes[i]); };
+    const HotLists* hot = relation.hot_lists();
     Array<int64_t> wanted;
     Array<int64_t> found;
+    Array<int64_t> shifts(hot == nullptr ? 0 : std::min(edges.num_dst(), kReadEdges));
     for (int64_t begin = 0, end = 0; begin < edges.num_dst(); begin = end) {
+        const auto is_cold = [&](int64_t i) { return hot == nullptr || shifts[i - begin] == kCold; };
         int64_t count = 0;
-        for (end = begin; end < edges.num_dst() && count < kReadEdges; ++end)
-            if (!is_hot(end)) count += edges.indptr[end + 1] - edges.indptr[end];
+        for (end = begin; end < edges.num_dst() && end - begin < kReadEdges && count < kReadEdges;) {
+            const int64_t window = std::min({end + kWindow, edges.num_dst(), begin + kReadEdges});
+            if (hot != nullptr) find_hot(relation, *hot, nodes + end, window - end, shifts.data() + (end - begin));
+            for (; end < window; ++end)
+                if (is_cold(end)) count += edges.indptr[end + 1] - edges.indptr[end];
+        }
         wanted.reserve(count);
         found.reserve(count);
         int64_t* next = wanted.data();
         for (int64_t i = begin; i < end; ++i)
-            if (!is_hot(i)) next = std::copy(positions + edges.indptr[i], positions + edges.indptr[i + 1], next);
+            if (is_cold(i)) next = std::copy(positions + edges.indptr[i], positions + edges.indptr[i + 1], next);
         if (count > 0) relation.read(wanted.data(), count, found.data());
         const int64_t* value = found.data();
-        for (int64_t i = begin; i < end; ++i) {
-            const int64_t from = edges.indptr[i];
-            const int64_t to = edges.indptr[i + 1];
-            if (is_hot(i)) {
-                const int64_t shift = hot->start(nodes[i]) - relation.indptr[nodes[i]];
-                for (int64_t e = from; e < to; ++e) edges.src[e] = hot->value(positions[e] + shift);
-            } else {
-                std::copy_n(value, to - from, edges.src.data() + from);
-                value += to - from;
+        for (int64_t first = begin; first < end; first += kWindow) {
+            const int64_t last = std::min(first + kWindow, end);
+            for (int64_t i = first; i < last; ++i)
+                if (!is_cold(i))
+                    for (int64_t e = edges.indptr[i]; e < edges.indptr[i + 1]; ++e)
+                        hot->prefetch_value(positions[e] + shifts[i - begin]);
+            for (int64_t i = first; i < last; ++i) {
+                const int64_t from = edges.indptr[i];
+                const int64_t to = edges.indptr[i + 1];
+                if (is_cold(i)) {
+                    std::copy_n(value, to - from, edges.src.data() + from);
+                    value += to - from;
+                } else {
+                    const int64_t shift = shifts[i - begin];
+                    for (int64_t e = from; e < to; ++e) edges.src[e] = hot->value(positions[e] + shift);
+                }
             }
         }
     }
@@ -67,30 +98,77 @@ void choose_with_read_weights(const Relation& relation, const int64_t* nodes, co
     for (int64_t begin = 0, end = 0; begin < num_dst; begin = end) {
         int64_t total = 0;
         for (end = begin; end < num_dst && (end == begin || total < kSliceWeights); ++end)
-            total += relation.indptr[nodes[end] + 1] - relation.indptr[nodes[end]];
+            total += relation.range(nodes[end]).degree;
         wanted.reserve(total);
         weights.reserve(total);
         int64_t at = 0;
-        for (int64_t i = begin; i < end; ++i)
-            for (int64_t p = relation.indptr[nodes[i]]; p < relation.indptr[nodes[i] + 1]; ++p) wanted[at++] = p;
+        for (int64_t i = begin; i < end; ++i) {
+            const auto [first, degree] = relation.range(nodes[i]);
+            for (int64_t p = first; p < first + degree; ++p) wanted[at++] = p;
+        }
         if (total > 0) relation.read_weights(wanted.data(), total, weights.data());
         const float* list = weights.data();
         for (int64_t i = begin; i < end; ++i) {
-            const int64_t first = relation.indptr[nodes[i]];
-            const int64_t degree = relation.indptr[nodes[i] + 1] - first;
+            const auto [first, degree] = relation.range(nodes[i]);
             const int64_t positive = count_positive(Serial{}, list, degree);
             const int64_t count = sampled_count(positive, draw.fanout, draw.replace);
             const int64_t from = edges.indptr[i];
             edges.positions.set_size(from);
             edges.positions.reserve(from + count);
             times.resize(static_cast<size_t>(std::max<int64_t>(count, 1)));
-            choose_weighted(Serial{}, draw.key, static_cast<uint64_t>(nodes[i]), first, degree, positive, count,
+            choose_weighted(Serial{}, draw.key, relation.random_name(nodes[i]), first, degree, positive, count,
                             draw.replace, list, times.data(), edges.positions.data() + from);
             edges.indptr[i + 1] = from + count;
             list += degree;
         }
     }
     edges.positions.set_size(edges.num_edges());
+}
+
+// Edges are chosen by their sources, and those are on disk: whole lists are read slice by slice.
+EdgeList choose_from_lists(const Topology& topology, const Relation& relation, const int64_t* nodes, int64_t num_dst,
+                           const Draw& draw) {
+    EdgeList edges{Array<int64_t>(num_dst + 1), {}, {}};
+    std::vector<double> scratch;
+    Array<float> weights;
+    Array<int64_t> chosen;
+    edges.indptr[0] = 0;
+    for (int64_t begin = 0, end = 0; begin < num_dst; begin = end) {
+        int64_t total = 0;
+        for (end = begin; end < num_dst && (end == begin || total < kSliceWeights); ++end)
+            total += relation.range(nodes[end]).degree;
+        const EdgeList all = find_edges(topology, relation, nodes + begin, end - begin, kAllEdges, true, nullptr);
+        if (draw.weighted && total > 0) {
+            weights.reserve(total);
+            if (relation.weights == nullptr) relation.read_weights(all.positions.data(), total, weights.data());
+            else
+                for (int64_t e = 0; e < total; ++e) weights[e] = relation.weights[all.positions[e]];
+        }
+        for (int64_t i = begin; i < end; ++i) {
+            const int64_t from = all.indptr[i - begin];
+            const int64_t degree = all.indptr[i - begin + 1] - from;
+            const float* list = draw.weighted ? weights.data() + from : nullptr;
+            const int64_t eligible = draw.weighted ? count_positive(Serial{}, list, degree) : degree;
+            const int64_t count = sampled_count(eligible, draw.fanout, false);
+            chosen.reserve(count);
+            choose_labor_fast(*draw.labor, from, degree, eligible, count, all.src.data() + from, list, scratch,
+                              chosen.data());
+            const int64_t at = edges.indptr[i];
+            for (auto* array : {&edges.positions, &edges.src}) {
+                array->set_size(at);
+                if (at + count > array->capacity()) array->reserve(std::max(at + count, 2 * at));
+            }
+            for (int64_t k = 0; k < count; ++k) {
+                edges.positions[at + k] = all.positions[chosen[k]];
+                edges.src[at + k] = all.src[chosen[k]];
+            }
+            edges.indptr[i + 1] = at + count;
+        }
+    }
+    edges.positions.set_size(edges.num_edges());
+    edges.src.set_size(edges.num_edges());
+    edges.src.fit();
+    return edges;
 }
 
 }  // namespace
@@ -101,9 +179,8 @@ Frontier count_edges(const Relation& relation, const int64_t* nodes, int64_t num
     if (draw.weighted) frontier.positive = Array<int64_t>(num_dst);
     for_pieces(pool, num_dst, 8192, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-            if (i + kCountAhead < end) __builtin_prefetch(&relation.indptr[nodes[i + kCountAhead]]);
-            const int64_t first = relation.indptr[nodes[i]];
-            const int64_t degree = relation.indptr[nodes[i] + 1] - first;
+            if (i + kCountAhead < end) relation.prefetch_range(nodes[i + kCountAhead]);
+            const auto [first, degree] = relation.range(nodes[i]);
             frontier.first[i] = first;
             frontier.degree[i] = degree;
             int64_t eligible = degree;
@@ -129,10 +206,31 @@ std::vector<int64_t> cut_pieces(const Array<int64_t>& indptr) {
     return bounds;
 }
 
+void Chooser::prefetch_list(int64_t i) const {
+    if (draw_.labor == nullptr) return;
+    const int64_t first = frontier_.first[i];
+    const auto* list = relation_.indices32 != nullptr ? reinterpret_cast<const std::byte*>(relation_.indices32 + first)
+                                                      : reinterpret_cast<const std::byte*>(relation_.indices64 + first);
+    const int64_t bytes = frontier_.degree[i] * (relation_.indices32 != nullptr ? 4 : 8);
+    for (int64_t at = 0; at < std::min(bytes, kListBytes); at += 64) __builtin_prefetch(list + at);
+}
+
 void Chooser::choose(int64_t i, int64_t* out, std::vector<double>& scratch) const {
     const int64_t count = indptr_[i + 1] - indptr_[i];
     const int64_t first = frontier_.first[i];
-    const auto node = static_cast<uint64_t>(nodes_[i]);
+    const uint64_t node = relation_.random_name(nodes_[i]);
+    if (draw_.labor != nullptr) {
+        const int64_t degree = frontier_.degree[i];
+        const int64_t eligible = draw_.weighted ? frontier_.positive[i] : degree;
+        const float* weights = draw_.weighted ? relation_.weights + first : nullptr;
+        if (relation_.indices32 != nullptr)
+            choose_labor_fast(*draw_.labor, first, degree, eligible, count, relation_.indices32 + first, weights,
+                              scratch, out);
+        else
+            choose_labor_fast(*draw_.labor, first, degree, eligible, count, relation_.indices64 + first, weights,
+                              scratch, out);
+        return;
+    }
     if (!draw_.weighted) {
         choose_uniform(Serial{}, draw_.key, node, first, frontier_.degree[i], count, draw_.replace, out);
         return;
@@ -144,6 +242,8 @@ void Chooser::choose(int64_t i, int64_t* out, std::vector<double>& scratch) cons
 
 EdgeList find_edges(const Topology& topology, const Relation& relation, const int64_t* nodes, int64_t num_dst,
                     const Draw& draw, bool positions, ThreadPool* pool) {
+    if (draw.labor != nullptr && (!relation.in_memory() || (draw.weighted && relation.weights == nullptr)))
+        return choose_from_lists(topology, relation, nodes, num_dst, draw);
     EdgeList edges{Array<int64_t>(num_dst + 1), {}, {}};
     if (draw.weighted && relation.weights == nullptr) {
         choose_with_read_weights(relation, nodes, draw, edges);

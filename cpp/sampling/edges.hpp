@@ -4,22 +4,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "philox.cuh"
+#include "labor.cuh"
 #include "sampling/buffer.hpp"
+#include "sampling/request.hpp"
 #include "sampling/topology.hpp"
 #include "thread_pool.hpp"
 
 namespace gids {
-
-struct SampleKey {
-    uint64_t seed;
-    uint32_t epoch;
-    uint64_t batch;
-
-    RandomKey layer(size_t hop, size_t relation, Stream stream) const {
-        return random_key(seed, epoch, batch, static_cast<uint32_t>(hop), static_cast<uint32_t>(relation), stream);
-    }
-};
 
 // How one node's edges are chosen.
 struct Draw {
@@ -27,6 +18,7 @@ struct Draw {
     bool replace;
     bool weighted;
     RandomKey key;
+    const LaborKey* labor = nullptr;  // by variates of the sources, see labor.cuh; key is then not used
 };
 
 constexpr Draw kAllEdges{-1, false, false, {0, 0}};
@@ -63,6 +55,8 @@ public:
         : relation_(relation), frontier_(frontier), nodes_(nodes), indptr_(indptr), draw_(draw) {}
 
     void choose(int64_t i, int64_t* out, std::vector<double>& scratch) const;
+    // Before a list is looked at whole, which only LABOR does.
+    void prefetch_list(int64_t i) const;
     const int64_t* indptr() const { return indptr_; }
 
 private:

@@ -60,9 +60,9 @@ void add_masses(const Candidates& found, int bits, const Array<uint64_t>& masses
                 masses[found.edges.src[e]] += edge_mass(found.part(e), found.whole[static_cast<size_t>(i)], bits);
 }
 
-// Marks the earliest `size` candidates and returns how many they are. Equal times go by node id.
-int64_t choose_candidates(const NodeSet& candidates, const Array<uint64_t>& masses, int64_t size, RandomKey key,
-                          std::vector<bool>& kept) {
+// Marks the earliest `size` candidates and returns how many they are. Equal times go by the id that a node had first.
+int64_t choose_candidates(const NodeSet& candidates, const int64_t* origins, const Array<uint64_t>& masses,
+                          int64_t size, RandomKey key, std::vector<bool>& kept) {
     struct Racer {
         double time;
         int64_t node;
@@ -75,7 +75,7 @@ int64_t choose_candidates(const NodeSet& candidates, const Array<uint64_t>& mass
     int64_t racing = 0;
     for (int64_t c = 0; c < masses.size(); ++c) {
         if (masses[c] == 0) continue;
-        const int64_t node = candidates.nodes()[c];
+        const int64_t own = candidates.nodes()[c], node = origins != nullptr ? origins[own] : own;
         racers[racing++] = {candidate_time(key, static_cast<uint64_t>(node), masses[c]), node, c};
     }
     const int64_t chosen = std::min(size, racing);
@@ -126,11 +126,10 @@ BlockPart keep_edges(const Relation& relation, const Candidates& found, const No
 
 }  // namespace
 
-Sampled sample_ladies(Topology& topology, const LadiesOptions& options, SampleKey key, const Seeds& seeds,
+Sampled sample_ladies(Topology& topology, const LadiesOptions& options, const SampleRequest& request,
                       ThreadPool* pool) {
     Sampled sample;
-    std::vector<NodeSet> sets = number_seeds(topology, seeds, sample);
-    const ExcludedEdges nothing;
+    std::vector<NodeSet> sets = number_seeds(topology, request.seeds, sample);
     const size_t num_layers = options.sizes.size();
     const size_t num_types = sets.size();
     sample.blocks.resize(num_layers);
@@ -146,7 +145,7 @@ Sampled sample_ladies(Topology& topology, const LadiesOptions& options, SampleKe
             const Relation& relation = topology.relations[r];
             const auto dst = static_cast<size_t>(relation.dst_type);
             found.push_back(collect(topology, relation, sets[dst].nodes(), block.num_dst[dst], options.edge_ids,
-                                    options.weighted, options.excluded.empty() ? nothing : options.excluded[r],
+                                    options.weighted, request.excluded_of(r),
                                     candidates[static_cast<size_t>(relation.src_type)], pool));
             rows += block.num_dst[dst];
         }
@@ -163,8 +162,9 @@ Sampled sample_ladies(Topology& topology, const LadiesOptions& options, SampleKe
             add_masses(found[r], mass_bits(rows), masses[static_cast<size_t>(topology.relations[r].src_type)]);
         for (size_t t = 0; t < num_types; ++t) {
             for (const uint64_t mass : masses[t]) total[t] += mass;
-            chosen[t] = choose_candidates(candidates[t], masses[t], options.sizes[num_layers - 1 - hop],
-                                          key.layer(hop, t, Stream::kLayer), kept[t]);
+            chosen[t] =
+                choose_candidates(candidates[t], topology.origins_of(t), masses[t], options.sizes[num_layers - 1 - hop],
+                                  request.key.layer(hop, t, Stream::kLayer), kept[t]);
             // Destinations are among the sources in any case, so the edges between them are kept too.
             Array<int64_t> own(block.num_dst[t]);
             std::copy_n(sets[t].nodes(), own.size(), own.data());

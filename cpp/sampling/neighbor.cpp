@@ -4,11 +4,13 @@
 
 #include <algorithm>
 
+#include "sampling/labor.hpp"
 #include "sampling/pipeline.hpp"
 
 namespace gids {
 namespace {
 
+constexpr int64_t kListsAhead = 6;    // destinations between prefetch and use of a list that is looked at whole
 constexpr int64_t kNodesBehind = 16;  // destinations between choosing an edge and reading its source
 
 // Chooses the edges of destinations [begin, end) and gathers their sources a little later. positions and out begin at
@@ -25,6 +27,7 @@ void choose_and_gather(const Chooser& chooser, const Index* indices, int64_t beg
     };
     for (int64_t i = begin; i < end; ++i) {
         const int64_t from = indptr[i] - origin;
+        if (i + kListsAhead < end) chooser.prefetch_list(i + kListsAhead);
         chooser.choose(i, positions + from, scratch);
         for (int64_t e = from; e < indptr[i + 1] - origin; ++e) __builtin_prefetch(&indices[positions[e]]);
         if (i - begin >= kNodesBehind) gather_until(indptr[i - kNodesBehind + 1] - origin);
@@ -87,13 +90,12 @@ void drop_excluded(const ExcludedEdges& excluded, const int64_t* nodes, EdgeList
     });
 }
 
-Sampled sample_neighbors(Topology& topology, const NeighborOptions& options, SampleKey key, const Seeds& seeds,
+Sampled sample_neighbors(Topology& topology, const NeighborOptions& options, const SampleRequest& request,
                          ThreadPool* pool) {
     Sampled sample;
-    std::vector<NodeSet> sets = number_seeds(topology, seeds, sample);
+    std::vector<NodeSet> sets = number_seeds(topology, request.seeds, sample);
     const size_t num_layers = options.fanouts.size();
     sample.blocks.resize(num_layers);
-    const ExcludedEdges nothing;
     for (size_t hop = 0; hop < num_layers; ++hop) {
         SampledBlock& block = sample.blocks[num_layers - 1 - hop];
         block.num_dst = sizes(sets);
@@ -101,10 +103,25 @@ Sampled sample_neighbors(Topology& topology, const NeighborOptions& options, Sam
             const Relation& relation = topology.relations[r];
             const auto dst = static_cast<size_t>(relation.dst_type);
             const int64_t fanout = options.fanouts[num_layers - 1 - hop][r];
-            const Draw draw{fanout, options.replace && fanout >= 0, options.weighted,
-                            key.layer(hop, r, Stream::kNeighbors)};
-            const ExcludedEdges& excluded = options.excluded.empty() ? nothing : options.excluded[r];
+            Draw draw{fanout, options.replace && fanout >= 0, options.weighted,
+                      request.key.layer(options.first_hop + hop, r, Stream::kNeighbors)};
+            LaborKey labor{};
+            if (options.labor) {
+                labor =
+                    labor_key(request.key.seed, request.key.epoch, request.key.batch, options.labor->batch_dependency,
+                              static_cast<uint32_t>(options.labor->layer_dependency ? 0 : hop),
+                              static_cast<uint32_t>(relation.src_type),
+                              topology.origins_of(static_cast<size_t>(relation.src_type)));
+                draw.labor = &labor;
+            }
+            const ExcludedEdges& excluded = request.excluded_of(r);
             NodeSet& sources = sets[static_cast<size_t>(relation.src_type)];
+            if (options.labor && options.labor->importance > 0) {
+                block.parts.push_back(sample_by_importance(topology, relation, draw, options.labor->importance,
+                                                           options.edge_ids, excluded, sets[dst].nodes(),
+                                                           block.num_dst[dst], sources, pool));
+                continue;
+            }
             const bool fused = relation.in_memory() && excluded.empty() && !(draw.weighted && !relation.weights);
             block.parts.push_back(fused ? sample_in_memory(topology, relation, draw, options.edge_ids, sets[dst],
                                                            block.num_dst[dst], sources, pool)

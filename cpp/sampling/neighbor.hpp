@@ -2,45 +2,64 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
-#include "exclude.cuh"
 #include "sampling/edges.hpp"
 #include "sampling/sample.hpp"
 #include "thread_pool.hpp"
 
 namespace gids {
 
-// Edges that must not appear in a block, sorted.
-using ExcludedEdges = std::vector<NodePair>;
+struct LaborOptions {
+    int64_t importance = 0;         // rounds that raise the chances of sources which serve several destinations
+    bool layer_dependency = false;  // all layers have the same variates
+    uint64_t batch_dependency = 1;  // batches until all variates are new
+};
 
 struct NeighborOptions {
     std::vector<std::vector<int64_t>> fanouts;  // [layer][relation], outermost layer first
     bool replace = false;
     bool edge_ids = false;
     bool weighted = false;
-    std::vector<ExcludedEdges> excluded{};  // by relation; may be empty altogether
+    std::optional<LaborOptions> labor{};  // choose by variates of the sources instead
+    // What the layer nearest the seeds counts as in random keys: above 0 where the seeds were sampled by others.
+    uint32_t first_hop = 0;
 };
 
 // pool may be null: the caller works alone.
-Sampled sample_neighbors(Topology& topology, const NeighborOptions& options, SampleKey key, const Seeds& seeds,
+Sampled sample_neighbors(Topology& topology, const NeighborOptions& options, const SampleRequest& request,
                          ThreadPool* pool);
 
 // Induced subgraph of everything that neighbour sampling reaches (ShaDow): one block whose sources are its
 // destinations.
-Sampled sample_shadow(Topology& topology, const NeighborOptions& options, SampleKey key, const Seeds& seeds,
+Sampled sample_shadow(Topology& topology, const NeighborOptions& options, const SampleRequest& request,
                       ThreadPool* pool);
+
+enum class TimeOf { kNothing, kEdge, kNode };
+
+struct DisjointOptions {
+    std::vector<std::vector<int64_t>> fanouts;  // [layer][relation], outermost layer first
+    bool replace = false;
+    bool edge_ids = false;
+    TimeOf by = TimeOf::kNothing;  // whose time must not be after the seed's
+    bool last = false;             // the latest edges instead of random ones
+    int64_t window = -1;           // only edges less than this much older than the seed; -1: any
+    uint32_t first_hop = 0;        // as in NeighborOptions
+};
+
+// A tree of its own for every seed; with times, none of its edges is from after the seed's time.
+Sampled sample_disjoint(Topology& topology, const DisjointOptions& options, const SampleRequest& request,
+                        ThreadPool* pool);
 
 struct LadiesOptions {
     std::vector<int64_t> sizes;  // nodes kept per source type, by layer, outermost first
     bool edge_ids = false;
     bool weighted = false;
-    std::vector<ExcludedEdges> excluded{};  // by relation; may be empty altogether
 };
 
 // Layer-wise sampling (LADIES) with importance weights.
-Sampled sample_ladies(Topology& topology, const LadiesOptions& options, SampleKey key, const Seeds& seeds,
-                      ThreadPool* pool);
+Sampled sample_ladies(Topology& topology, const LadiesOptions& options, const SampleRequest& request, ThreadPool* pool);
 
 // Drops excluded edges from a list, in place.
 void drop_excluded(const ExcludedEdges& excluded, const int64_t* nodes, EdgeList& edges);

@@ -2,15 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "sampling/buffer.hpp"
+#include "sampling/request.hpp"
 #include "sampling/topology.hpp"
 
 namespace gids {
-
-using Seeds = std::vector<std::span<const int64_t>>;  // by node type
 
 // Edges of one relation in one layer: in-edges of destination i are [indptr[i], indptr[i + 1]).
 struct BlockPart {
@@ -30,6 +28,7 @@ struct Sampled {
     std::vector<Array<int64_t>> nodes;      // by node type: unique, first occurrence first, seeds before all others
     std::vector<Array<int64_t>> seed_rows;  // by node type: the number of each seed as given
     std::vector<SampledBlock> blocks;       // outermost first
+    std::vector<Array<int64_t>> trees{};    // by node type: the seed that each node belongs to, where seeds share none
 };
 
 // One set per node type, with the seeds in it; their numbers go to sample.seed_rows. Throws ConfigError for a seed that

@@ -5,11 +5,11 @@
 
 namespace gids {
 
-Sampled sample_shadow(Topology& topology, const NeighborOptions& options, SampleKey key, const Seeds& seeds,
+Sampled sample_shadow(Topology& topology, const NeighborOptions& options, const SampleRequest& request,
                       ThreadPool* pool) {
     NeighborOptions walk = options;
     walk.edge_ids = false;
-    Sampled sample = sample_neighbors(topology, walk, key, seeds, pool);
+    Sampled sample = sample_neighbors(topology, walk, request, pool);
     std::vector<NodeSet> sets;
     sets.reserve(topology.num_nodes.size());
     SampledBlock block;
@@ -25,7 +25,7 @@ Sampled sample_shadow(Topology& topology, const NeighborOptions& options, Sample
         const auto dst = static_cast<size_t>(relation.dst_type);
         EdgeList edges =
             find_edges(topology, relation, sets[dst].nodes(), block.num_dst[dst], kAllEdges, options.edge_ids, pool);
-        if (!options.excluded.empty()) drop_excluded(options.excluded[r], sets[dst].nodes(), edges);
+        drop_excluded(request.excluded_of(r), sets[dst].nodes(), edges);
         sets[static_cast<size_t>(relation.src_type)].find(edges.src.data(), edges.num_edges());
         filter_edges(edges, [&](int64_t, int64_t e) { return edges.src[e] >= 0; });
         if (options.edge_ids) name_edges(relation, edges.positions.data(), edges.num_edges());

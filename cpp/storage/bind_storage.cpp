@@ -66,7 +66,7 @@ public:
             new std::shared_ptr<Job>(std::move(job_));  // its lock may be held by a thread that only the parent has
             return;
         }
-        job_->cancel();
+        cancel();
         if (job_->abandoned()) static_cast<void>(out_.release());
     }
 
@@ -78,13 +78,18 @@ public:
                 if (here().wait_for(kSignalSlice)) return;
             }
             if (PyErr_CheckSignals() != 0) {
-                job_->cancel();
-                throw nb::python_error();
+                nb::python_error interrupt;
+                cancel();
+                throw interrupt;
             }
         }
     }
     bool done() { return here().ended(); }
-    void cancel() { here().cancel(); }
+    void cancel() {
+        Job& job = here();
+        const nb::gil_scoped_release nogil;
+        job.cancel();
+    }
 
 private:
     Job& here() {
@@ -97,6 +102,16 @@ private:
     std::shared_ptr<Job> job_;
     nb::object out_;
     int pid_;
+};
+
+// Whoever drops a reader waits for its threads, though not with the lock that everybody else needs.
+class BoundReader : public Reader {
+public:
+    using Reader::Reader;
+    ~BoundReader() {
+        const nb::gil_scoped_release nogil;
+        end();
+    }
 };
 
 }  // namespace
@@ -151,20 +166,23 @@ void bind_storage(nb::module_& m) {
         .def(
             "__init__",
             [](FaultOptions* self, int64_t fail_at, int error_number, int64_t short_at, int64_t short_bytes,
-               int64_t stuck_at, int64_t delay_us, bool reorder) {
-                new (self) FaultOptions{fail_at, error_number, short_at, short_bytes, stuck_at, delay_us, reorder};
+               int64_t stuck_at, int64_t delay_us, bool reorder, int64_t block_at, int64_t block_us) {
+                new (self) FaultOptions{fail_at,  error_number, short_at, short_bytes, stuck_at,
+                                        delay_us, reorder,      block_at, block_us};
             },
-            "fail_at"_a, "error_number"_a, "short_at"_a, "short_bytes"_a, "stuck_at"_a, "delay_us"_a, "reorder"_a);
+            "fail_at"_a, "error_number"_a, "short_at"_a, "short_bytes"_a, "stuck_at"_a, "delay_us"_a, "reorder"_a,
+            "block_at"_a, "block_us"_a);
 
     nb::class_<Pending>(m, "PendingRead")
         .def("wait", &Pending::wait)
         .def("done", &Pending::done)
-        .def("cancel", &Pending::cancel, nb::call_guard<nb::gil_scoped_release>());
+        .def("cancel", &Pending::cancel);
 
-    nb::class_<Reader>(m, "Reader", "Reads rows of one table.")
+    nb::class_<Reader>(m, "ReaderCore", "What other native code takes a reader as.");
+    nb::class_<BoundReader, Reader>(m, "Reader", "Reads rows of one table.")
         .def(
             "__init__",
-            [](Reader* self, const TableLayout& layout, const std::string& engine, unsigned queue_depth,
+            [](BoundReader* self, const TableLayout& layout, const std::string& engine, unsigned queue_depth,
                unsigned threads, uint64_t staging_bytes, uint64_t merge_gap_bytes, uint64_t max_io_bytes,
                double timeout_s, bool sqpoll, bool iopoll, const std::optional<FaultOptions>& fault, ThreadPool* pool) {
                 ReaderOptions options{{engine, sqpoll, iopoll, fault},
@@ -175,14 +193,14 @@ void bind_storage(nb::module_& m) {
                                       max_io_bytes,
                                       timeout_s};
                 const nb::gil_scoped_release nogil;
-                new (self) Reader(layout, options, pool);
+                new (self) BoundReader(layout, options, pool);
             },
             "layout"_a, "engine"_a, "queue_depth"_a, "threads"_a, "staging_bytes"_a, "merge_gap_bytes"_a,
             "max_io_bytes"_a, "timeout_s"_a, "sqpoll"_a, "iopoll"_a, "fault"_a.none(), "pool"_a.none(),
             nb::keep_alive<1, 13>())
         .def(
             "submit",
-            [](Reader& self, ConstVector<int64_t> rows, uintptr_t address, int conversion,
+            [](BoundReader& self, ConstVector<int64_t> rows, uintptr_t address, int conversion,
                const std::optional<ConstVector<int32_t>>& places, nb::object out) {
                 std::shared_ptr<Job> job;
                 {
@@ -194,15 +212,17 @@ void bind_storage(nb::module_& m) {
                 return Pending(std::move(job), std::move(out));
             },
             "rows"_a, "address"_a, "conversion"_a, "places"_a.none(), "out"_a)
-        .def("close", &Reader::close, nb::call_guard<nb::gil_scoped_release>())
-        .def_prop_ro("engine", &Reader::engine_name)
-        .def_prop_ro("notes", &Reader::engine_notes)
-        .def_prop_ro("strays", &Reader::strays)
+        .def(
+            "close", [](BoundReader& r) { return r.close(); }, nb::call_guard<nb::gil_scoped_release>(),
+            "Give the names of threads that were left behind, blocked in the kernel.")
+        .def_prop_ro("engine", [](BoundReader& r) { return r.engine_name(); })
+        .def_prop_ro("notes", [](BoundReader& r) { return r.engine_notes(); })
+        .def_prop_ro("strays", [](BoundReader& r) { return r.strays(); })
         .def_prop_ro("limits",
-                     [](Reader& r) {
+                     [](BoundReader& r) {
                          return std::tuple(r.limits().block_bytes, r.limits().merge_gap_bytes, r.limits().max_io_bytes);
                      })
-        .def("stats", [](Reader& r) {
+        .def("stats", [](BoundReader& r) {
             const ReaderStats s = r.stats();
             return std::map<std::string, uint64_t>{{"jobs", s.jobs},
                                                    {"rows", s.rows},

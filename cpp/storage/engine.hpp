@@ -88,6 +88,8 @@ struct FaultOptions {
     int64_t stuck_at = -1;  // the n-th request never completes
     int64_t delay_us = 0;   // every completion is held back this long
     bool reorder = false;   // completions held at the same time come out in reverse order
+    int64_t block_at = -1;  // the n-th request blocks the thread that submits it for block_us, as a hung server does
+    int64_t block_us = 0;
 };
 
 struct EngineOptions {

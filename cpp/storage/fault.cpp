@@ -20,6 +20,7 @@ public:
     void submit(std::span<const IoRequest> requests) override {
         for (const IoRequest& request : requests) {
             const int64_t number = count_++;
+            if (number == options_.block_at) std::this_thread::sleep_for(Microseconds(options_.block_us));
             if (number == options_.stuck_at) continue;
             if (number == options_.fail_at) {
                 hold({request.tag, -options_.error_number, nullptr});

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "errors.hpp"
+#include "interrupted.hpp"
 #include "storage/interrupts.hpp"
 
 namespace gids::storage {
@@ -23,13 +24,16 @@ constexpr uint64_t kSafeBlock = 4096;
 // Block that direct reads of this descriptor must be aligned to; 0 where direct reads do not work.
 uint64_t direct_block(int descriptor) {
     struct stat info;
-    if (fstat(descriptor, &info) == 0 && S_ISBLK(info.st_mode)) {
+    if (retry_on_eintr([&] { return fstat(descriptor, &info); }) == 0 && S_ISBLK(info.st_mode)) {
         int sector = 0;
-        return ioctl(descriptor, BLKSSZGET, &sector) == 0 && sector > 0 ? static_cast<uint64_t>(sector) : kSafeBlock;
+        return retry_on_eintr([&] { return ioctl(descriptor, BLKSSZGET, &sector); }) == 0 && sector > 0
+                   ? static_cast<uint64_t>(sector)
+                   : kSafeBlock;
     }
 #ifdef STATX_DIOALIGN
     struct statx extended;
-    if (statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &extended) == 0 && extended.stx_mask & STATX_DIOALIGN)
+    if (retry_on_eintr([&] { return statx(descriptor, "", AT_EMPTY_PATH, STATX_DIOALIGN, &extended); }) == 0 &&
+        extended.stx_mask & STATX_DIOALIGN)
         return extended.stx_dio_offset_align;
 #endif
     // Older kernels do not tell; try. A filesystem may accept O_DIRECT at open and refuse the read.
@@ -37,13 +41,20 @@ uint64_t direct_block(int descriptor) {
     if (posix_memalign(&probe, kSafeBlock, kSafeBlock) != 0) return 0;
     uint64_t found = 0;
     for (const uint64_t block : {uint64_t{512}, kSafeBlock})
-        if (found == 0 && pread(descriptor, probe, block, static_cast<off_t>(block)) >= 0) found = block;
+        if (found == 0 &&
+            retry_on_eintr([&] { return pread(descriptor, probe, block, static_cast<off_t>(block)); }) >= 0)
+            found = block;
     std::free(probe);
     return found;
 }
 
+int open_file(const std::string& path, int flags) {
+    return retry_on_eintr([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | flags); });
+}
+
 uint64_t length_of(int descriptor, const std::string& path) {
-    const off_t end = lseek(descriptor, 0, SEEK_END);  // works for files and for block devices
+    // Works for files and for block devices.
+    const off_t end = retry_on_eintr([&] { return lseek(descriptor, 0, SEEK_END); });
     if (end < 0) throw StorageError("cannot find the length of the file", path, 0, 0, errno);
     return static_cast<uint64_t>(end);
 }
@@ -54,9 +65,9 @@ Files::Files(const TableLayout& layout, bool direct) : direct_(direct) {
     try {
         for (size_t f = 0; f < layout.files().size(); ++f) {
             const std::string& path = layout.files()[f].path;
-            int descriptor = direct_ ? open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT) : -1;
+            int descriptor = direct_ ? open_file(path, O_DIRECT) : -1;
             const bool refused = direct_ && descriptor < 0 && errno == EINVAL;
-            if (!direct_ || refused) descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+            if (!direct_ || refused) descriptor = open_file(path, 0);
             if (descriptor < 0) throw StorageError("cannot open the file", path, 0, 0, errno);
             descriptors_.push_back(descriptor);
             sizes_.push_back(length_of(descriptor, path));
@@ -89,7 +100,7 @@ int Files::interrupt_cpu() const {
     int found = -1;
     for (size_t f = 0; f < descriptors_.size(); ++f) {
         struct stat info;
-        if (fstat(descriptors_[f], &info) != 0) return -1;
+        if (retry_on_eintr([&] { return fstat(descriptors_[f], &info); }) != 0) return -1;
         const int cpu = storage::interrupt_cpu(S_ISBLK(info.st_mode) ? info.st_rdev : info.st_dev);
         if (cpu < 0 || (f > 0 && cpu != found)) return -1;
         found = cpu;

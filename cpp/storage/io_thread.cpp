@@ -23,13 +23,14 @@ constexpr uint64_t kReapBytes = 256 << 10;
 // arrived at once: it takes far longer for each of them than the copy does, so no second processor need be woken.
 constexpr uint64_t kPoolBytes = kReapBytes, kPoolBytesPerRead = 8 << 10;
 constexpr size_t kAhead = 2;  // reads whose rows are fetched into the cache before they are copied
-constexpr auto kSlice = Microseconds(100'000);
-constexpr auto kFarewell = std::chrono::milliseconds(500);
+constexpr Microseconds kSlice = Watch::kTurn;
+constexpr auto kFarewell = Watch::kFarewell;
 
 }  // namespace
 
-IoThread::IoThread(std::shared_ptr<ReaderCore> core, uint64_t staging_bytes, unsigned depth)
+IoThread::IoThread(std::shared_ptr<ReaderCore> core, size_t number, uint64_t staging_bytes, unsigned depth)
     : core_(std::move(core)),
+      number_(number),
       timeout_(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(core_->options.timeout_s))),
       pooled_(core_->pool != nullptr && core_->pool->threads() > 1),
       places_(core_->engine->reads_anywhere() && sysconf(_SC_PAGESIZE) == Job::kPage),
@@ -45,6 +46,7 @@ IoThread::IoThread(std::shared_ptr<ReaderCore> core, uint64_t staging_bytes, uns
 void IoThread::run() {
     for (;;) {
         now_ = Clock::now();
+        core_->watch->begin_turn(number_, now_);
         // In this order: the next reads go to the memory that was just copied from, while it is in the caches.
         hand_out_copies();
         refill();
@@ -75,6 +77,7 @@ bool IoThread::claim() {
     if (core_->stopping || waiting.empty()) return false;
     auto& front = waiting.front();
     claimed_ = front.job;
+    claimed_->begin();
     claim_next_ = front.next;
     // Small enough that the last claims of several threads end at about the same time.
     const size_t total = claimed_->plan().reads().size(), left = total - claim_next_;
@@ -109,8 +112,13 @@ void IoThread::refill() {
         if (last) claimed_ = nullptr;
         requests_.push_back({index, read->offset, read->length, read->file, buffer, !placed});
     }
-    if (!requests_.empty()) queue_->submit(requests_);
-    else if (stuck_ > 0 && in_flight_ == stuck_ && (claimed_ || free_.empty())) fail_waiting();
+    if (!requests_.empty()) {
+        const IoRequest& first = requests_.front();
+        core_->watch->hand_over(number_, first.file, first.offset, first.length);
+        queue_->submit(requests_);
+    } else if (stuck_ > 0 && in_flight_ == stuck_ && (claimed_ || free_.empty())) {
+        fail_waiting();
+    }
 }
 
 // Stuck requests hold every slot or too much staging for the next read: who waits for them would wait for ever.
@@ -131,7 +139,7 @@ void IoThread::release(uint32_t index) {
     Slot& slot = slots_[index];
     if (slot.stuck) {
         --stuck_;
-        core_->strays -= slot.placed;
+        core_->watch->strays -= slot.placed;
     }
     slot.job = nullptr;
     slot.busy = slot.placed = slot.stuck = false;
@@ -308,7 +316,7 @@ void IoThread::set_stuck(Slot& slot) {
     slot.stuck = true;
     ++stuck_;
     if (slot.placed) {
-        ++core_->strays;
+        ++core_->watch->strays;
         slot.job->abandon();
     } else {
         slot.job = nullptr;
@@ -325,6 +333,7 @@ bool IoThread::idle_wait() {
             return true;
         }
     }
+    core_->watch->rest(number_);
     std::unique_lock lock(core_->mutex);
     const auto ready = [this] { return core_->stopping || !core_->waiting.empty(); };
     // Stuck requests may still come back, so that their buffers can be used again.
@@ -341,6 +350,7 @@ bool IoThread::idle_wait() {
 }
 
 void IoThread::shut_down() {
+    core_->watch->begin_turn(number_, Clock::now());
     const auto deadline = Clock::now() + kFarewell;
     if (in_flight_ > 0) queue_->cancel();
     while (in_flight_ > 0 && Clock::now() < deadline) {

@@ -13,7 +13,7 @@ namespace gids::storage {
 
 class IoThread : public std::enable_shared_from_this<IoThread> {
 public:
-    IoThread(std::shared_ptr<ReaderCore> core, uint64_t staging_bytes, unsigned depth);
+    IoThread(std::shared_ptr<ReaderCore> core, size_t number, uint64_t staging_bytes, unsigned depth);
     void run();
 
 private:
@@ -54,6 +54,7 @@ private:
     size_t wanted() const;
 
     const std::shared_ptr<ReaderCore> core_;
+    const size_t number_;
     std::unique_ptr<Staging> staging_;  // null where the engine needs none
     std::unique_ptr<Queue> queue_;
     const Clock::duration timeout_;

@@ -62,8 +62,13 @@ const auto copy_streaming = __builtin_cpu_supports("avx512f") ? stream_avx512 : 
 
 }  // namespace
 
-Job::Job(ReadPlan plan, std::byte* out, Conversion conversion, uint64_t row_bytes)
-    : plan_(std::move(plan)), out_(out), conversion_(conversion), remaining_(plan_.reads().size()) {
+Job::Job(ReadPlan plan, std::byte* out, Conversion conversion, uint64_t row_bytes, std::shared_ptr<Watch> watch)
+    : plan_(std::move(plan)),
+      out_(out),
+      conversion_(conversion),
+      watch_(std::move(watch)),
+      remaining_(plan_.reads().size()),
+      progress_(Watch::Clock::now().time_since_epoch().count()) {
     if (plan_.reads().empty()) state_ = State::kDone;
 #ifdef __x86_64__
     streams_ = conversion == Conversion::kNone && row_bytes % kLine == 0 &&
@@ -174,7 +179,11 @@ bool Job::begin_copy() {
 void Job::end_copy(uint64_t reads) {
     // acq_rel: the rows written by every copier happen before the one that brings the count to zero.
     const bool last = reads != 0 && remaining_.fetch_sub(reads, std::memory_order_acq_rel) == reads;
+    // relaxed: who looks at it comes back.
+    if (reads != 0) progress_.store(Watch::Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
     if (copying_.fetch_sub(1) == 1 && state_.load() != State::kRunning) {
+        // seq_cst, as copying_: either we see that the job was let go, or let_go() sees that nobody copies any more.
+        if (let_go_.exchange(false)) --watch_->strays;
         const std::lock_guard lock(mutex_);
         changed_.notify_all();
     }
@@ -199,12 +208,44 @@ void Job::fail(Failure failure) { finish(State::kFailed, std::move(failure)); }
 void Job::cancel() {
     finish(State::kCancelled, {});
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return copying_.load() == 0; });
+    while (!changed_.wait_for(lock, Watch::kTurn, [this] { return ended(); }))
+        if (watch_->blocked(Watch::kFarewell)) let_go();
+}
+
+// With the mutex held, so that who waits does not miss it.
+void Job::let_go() {
+    ++watch_->strays;
+    abandoned_.store(true);
+    let_go_.store(true);
+    if (copying_.load() == 0 && let_go_.exchange(false)) --watch_->strays;
+    changed_.notify_all();
+}
+
+void Job::give_up_if_blocked() {
+    const auto blocked = watch_->blocked(watch_->limit());
+    if (!blocked) return;
+    if (running()) {
+        const Watch::Clock::duration quiet =
+            Watch::Clock::now().time_since_epoch() - Watch::Clock::duration(progress_.load(std::memory_order_relaxed));
+        // While one thread works, a job that is not begun has its turn still to come.
+        if (quiet <= watch_->limit() || !(blocked->all || begun_.load(std::memory_order_relaxed))) return;
+        const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(blocked->since).count();
+        fail({"read timed out: I/O thread " + Watch::name(blocked->thread) + " has been blocked in the kernel for " +
+                  std::to_string(seconds) + " s",
+              blocked->path, blocked->offset, blocked->length, 0});
+    }
+    const std::lock_guard lock(mutex_);
+    if (!ended()) let_go();
 }
 
 bool Job::wait_for(std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, limit, [this] { return !running() && copying_.load() == 0; })) return false;
+    if (!changed_.wait_for(lock, limit, [this] { return ended(); })) {
+        lock.unlock();
+        give_up_if_blocked();
+        lock.lock();
+        if (!ended()) return false;
+    }
     if (state_.load() == State::kFailed)
         throw StorageError(failure_.what, failure_.path, failure_.offset, failure_.length, failure_.error_number);
     if (state_.load() == State::kCancelled) throw StorageError("the read was cancelled", "", 0, 0, 0);

@@ -5,12 +5,14 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 
 #include "convert.cuh"
 #include "storage/plan.hpp"
+#include "storage/watch.hpp"
 
 namespace gids::storage {
 
@@ -28,9 +30,10 @@ class Job {
 public:
     static constexpr uint64_t kPage = 4096;
 
-    Job(ReadPlan plan, std::byte* out, Conversion conversion, uint64_t row_bytes);
+    Job(ReadPlan plan, std::byte* out, Conversion conversion, uint64_t row_bytes, std::shared_ptr<Watch> watch);
 
     const ReadPlan& plan() const { return plan_; }
+    void begin() { begun_.store(true, std::memory_order_relaxed); }  // relaxed: a hint for deadlines
     bool running() const { return state_.load(std::memory_order_relaxed) == State::kRunning; }  // relaxed: a hint
 
     // Where the device itself may put the bytes of `read`: they are a page of one row, and fill a page of `out`. Null
@@ -57,24 +60,31 @@ public:
 
     void fail(Failure failure);
     void cancel();
-    // True when the job has ended; throws StorageError if it failed or was cancelled.
+    // True when the job has ended; throws StorageError if it failed or was cancelled. Who waits keeps the deadline
+    // where the I/O thread cannot, because it is blocked in the kernel.
     bool wait_for(std::chrono::milliseconds limit);
     // seq_cst: pairs with begin_copy, so that an ended job without copiers stays untouched.
-    bool ended() const { return state_.load() != State::kRunning && copying_.load() == 0; }
+    bool ended() const { return state_.load() != State::kRunning && (copying_.load() == 0 || let_go_.load()); }
 
 private:
     enum class State { kRunning, kDone, kFailed, kCancelled };
     void finish(State state, Failure failure);
+    void give_up_if_blocked();
+    void let_go();
     static uint64_t origin(const TableLayout& layout, const Read& read);
 
     const ReadPlan plan_;
     std::byte* const out_;
     const Conversion conversion_;
+    const std::shared_ptr<Watch> watch_;
     bool streams_ = false;  // rows are written past the caches
     std::atomic<State> state_{State::kRunning};
     std::atomic<uint64_t> remaining_;  // reads whose rows are not yet in place
     std::atomic<int> copying_{0};      // brackets that are open
     std::atomic<bool> abandoned_{false};
+    std::atomic<bool> let_go_{false};  // brackets are open that nobody waits for; counted as one stray until they close
+    std::atomic<bool> begun_{false};   // a thread has claimed reads of it
+    std::atomic<int64_t> progress_;    // when rows arrived last, in ticks of Watch::Clock
     std::mutex mutex_;
     std::condition_variable changed_;
     Failure failure_;  // guarded by mutex_

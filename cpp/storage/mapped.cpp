@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "errors.hpp"
+#include "interrupted.hpp"
 #include "storage/engine.hpp"
 #include "storage/files.hpp"
 
@@ -41,8 +42,8 @@ Region load(int descriptor, uint64_t bytes, const std::string& path) {
     Region region(memory, bytes);
     madvise(memory, bytes, MADV_HUGEPAGE);
     for (uint64_t done = 0; done < bytes;) {
-        const ssize_t count = pread(descriptor, region.data() + done, bytes - done, static_cast<off_t>(done));
-        if (count < 0 && errno == EINTR) continue;
+        const ssize_t count = retry_on_eintr(
+            [&] { return pread(descriptor, region.data() + done, bytes - done, static_cast<off_t>(done)); });
         if (count <= 0)
             throw StorageError("cannot load the table into memory", path, done, bytes - done, count < 0 ? errno : 0);
         done += static_cast<uint64_t>(count);
@@ -101,7 +102,7 @@ public:
     bool guarded() const override { return mapped_->files != nullptr; }
     uint64_t file_bytes(size_t file) const override {
         struct stat info;
-        if (fstat(mapped_->files->descriptors()[file], &info) != 0) return 0;
+        if (retry_on_eintr([&] { return fstat(mapped_->files->descriptors()[file], &info); }) != 0) return 0;
         return S_ISREG(info.st_mode) ? static_cast<uint64_t>(info.st_size) : mapped_->files->size_bytes(file);
     }
     std::unique_ptr<Queue> make_queue(std::span<std::byte>, unsigned depth) override {

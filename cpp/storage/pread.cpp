@@ -10,6 +10,7 @@
 #include <system_error>
 #include <thread>
 
+#include "interrupted.hpp"
 #include "storage/engine.hpp"
 #include "storage/files.hpp"
 
@@ -41,11 +42,10 @@ struct Shared {
             const IoRequest request = waiting.front();
             waiting.pop_front();
             lock.unlock();
-            ssize_t result;
-            do {
-                result = pread(files->descriptors()[request.file], request.buffer, request.length,
-                               static_cast<off_t>(request.offset));
-            } while (result < 0 && errno == EINTR);
+            const ssize_t result = retry_on_eintr([&] {
+                return pread(files->descriptors()[request.file], request.buffer, request.length,
+                             static_cast<off_t>(request.offset));
+            });
             const int64_t outcome = result < 0 ? -errno : result;
             lock.lock();
             completed.push_back({request.tag, outcome, nullptr});

@@ -13,6 +13,12 @@
 #include "storage/io_thread.hpp"
 
 namespace gids::storage {
+namespace {
+
+// For an I/O thread to end: it waits for its requests, then for the threads of its engine.
+constexpr auto kPatience = std::chrono::milliseconds(2000);
+
+}  // namespace
 
 void ReaderOptions::check() const {
     if (queue_depth < 1 || queue_depth > 4096)
@@ -21,6 +27,15 @@ void ReaderOptions::check() const {
         throw ConfigError("threads must be between 1 and queue_depth = " + std::to_string(queue_depth) + " (got " +
                           std::to_string(threads) + ")");
     if (!(timeout_s > 0)) throw ConfigError("timeout_s must be positive (got " + std::to_string(timeout_s) + ")");
+}
+
+ReaderCore::ReaderCore(TableLayout l, ReaderOptions o) : layout(std::move(l)), options(std::move(o)) {
+    std::vector<std::string> paths;
+    for (const StripeFile& file : layout.files()) paths.push_back(file.path);
+    const auto timeout = std::chrono::duration<double>(options.timeout_s);
+    watch = std::make_shared<Watch>(options.threads, std::chrono::duration_cast<Watch::Clock::duration>(timeout),
+                                    std::move(paths));
+    finished.resize(options.threads);
 }
 
 bool ReaderCore::count(ReaderStats& since) {
@@ -64,15 +79,20 @@ std::unique_ptr<Reader::Open> Reader::open(const TableLayout& layout, const Read
     core.limits.check();
     for (unsigned i = 0; i < options.threads; ++i) {
         const unsigned depth = options.queue_depth / options.threads + (i < options.queue_depth % options.threads);
-        opened->queues.push_back(std::make_shared<IoThread>(opened->core, share, depth));
+        opened->queues.push_back(std::make_shared<IoThread>(opened->core, i, share, depth));
     }
     // Signals belong to the caller's threads: a Ctrl-C that lands on an I/O thread would wake nobody who listens.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (size_t i = 0; i < opened->queues.size(); ++i) {
-        opened->threads.emplace_back([queue = opened->queues[i]] { queue->run(); });
-        pthread_setname_np(opened->threads.back().native_handle(), ("gids-io-" + std::to_string(i)).c_str());
+        opened->threads.emplace_back([queue = opened->queues[i], kept = opened->core, i] {
+            queue->run();
+            const std::lock_guard lock(kept->mutex);
+            kept->finished[i] = true;
+            kept->gone.notify_all();
+        });
+        pthread_setname_np(opened->threads.back().native_handle(), Watch::name(i).c_str());
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     return opened;
@@ -85,8 +105,12 @@ Reader::Reader(TableLayout layout, ReaderOptions options, ThreadPool* pool)
 }
 
 Reader::~Reader() {
+    end();
+    if (pid_ != getpid()) static_cast<void>(open_.release());
+}
+
+void Reader::end() {
     if (pid_ == getpid()) close();
-    else static_cast<void>(open_.release());
 }
 
 Reader::Open& Reader::here() {
@@ -103,7 +127,7 @@ std::shared_ptr<Job> Reader::submit(std::span<const int64_t> rows, std::byte* ou
     Open& state = here();
     ReaderCore& core = *state.core;
     auto job = std::make_shared<Job>(plan_reads(layout_, rows, core.limits, core.pool, places), out, conversion,
-                                     layout_.row_bytes());
+                                     layout_.row_bytes(), core.watch);
     const std::lock_guard lock(core.mutex);
     if (state.closed) throw StorageError("the reader is closed", layout_.files()[0].path, 0, 0, 0);
     ++core.stats.jobs;
@@ -120,21 +144,36 @@ std::shared_ptr<Job> Reader::submit(std::span<const int64_t> rows, std::byte* ou
     return job;
 }
 
-void Reader::close() {
+std::vector<std::string> Reader::close() {
     Open& state = here();
+    ReaderCore& core = *state.core;
     std::vector<std::weak_ptr<Job>> jobs;
     {
-        const std::lock_guard lock(state.core->mutex);
-        if (std::exchange(state.closed, true)) return;
-        state.core->stopping = true;
-        state.core->waiting.clear();
+        const std::lock_guard lock(core.mutex);
+        if (std::exchange(state.closed, true)) return {};
+        core.stopping = true;
+        core.waiting.clear();
         jobs.swap(state.jobs);
-        state.core->work.notify_all();
+        core.work.notify_all();
     }
     for (const auto& weak : jobs)
         if (const auto job = weak.lock()) job->cancel();
-    for (auto& thread : state.threads) thread.join();
+    std::vector<std::string> left;
+    for (size_t i = 0; i < state.threads.size(); ++i) {
+        std::unique_lock lock(core.mutex);
+        const auto done = [&] { return core.finished[i] || core.watch->is_blocked(i, kPatience); };
+        while (!core.gone.wait_for(lock, Watch::kTurn, done)) continue;
+        if (core.finished[i]) {
+            lock.unlock();
+            state.threads[i].join();
+        } else {
+            // It shares the core and its queue, and touches nothing else once it sees that it is time to stop.
+            state.threads[i].detach();
+            left.push_back(Watch::name(i));
+        }
+    }
     state.queues.clear();
+    return left;
 }
 
 ReaderStats Reader::stats() {

@@ -41,7 +41,7 @@ class IoThread;
 
 // What readers and their I/O threads share.
 struct ReaderCore {
-    ReaderCore(TableLayout l, ReaderOptions o) : layout(std::move(l)), options(std::move(o)) {}
+    ReaderCore(TableLayout l, ReaderOptions o);
 
     TableLayout layout;
     ReaderOptions options;
@@ -56,8 +56,10 @@ struct ReaderCore {
     };
     std::deque<Waiting> waiting;  // guarded by mutex
     bool stopping = false;        // guarded by mutex
-    ReaderStats stats;            // guarded by mutex
-    std::atomic<int> strays{0};   // see Reader::strays
+    std::vector<bool> finished;   // guarded by mutex: I/O threads that have ended
+    std::condition_variable gone;
+    ReaderStats stats;             // guarded by mutex
+    std::shared_ptr<Watch> watch;  // with the jobs, which may outlive the core
 
     bool count(ReaderStats& since);  // adds to stats and clears; false when it is time to stop
 };
@@ -74,16 +76,19 @@ public:
     std::shared_ptr<Job> submit(std::span<const int64_t> rows, std::byte* out, Conversion conversion,
                                 std::span<const int32_t> places = {});
 
-    // Cancels what runs and returns within about a second, even if requests are stuck. Idempotent.
-    void close();
+    // Cancels what runs and returns within about a second, even if requests are stuck. Idempotent. Returns the names of
+    // the threads that are blocked in the kernel: they were left behind, and end by themselves when they come back.
+    std::vector<std::string> close();
 
     const PlanLimits& limits() { return here().core->limits; }
     std::string engine_name() { return here().core->engine->name(); }
     std::string engine_notes() { return here().core->engine->notes(); }
+    // close(), unless the threads are another process's.
+    void end();
     ReaderStats stats();
     // Reads that were given up and may still write to where their rows belong: until they are back, memory of ended
     // jobs must not be read into again.
-    int strays() { return here().core->strays; }
+    int strays() { return here().core->watch->strays; }
 
 private:
     // Everything that belongs to one process: threads, rings, locks.

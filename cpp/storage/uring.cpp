@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "errors.hpp"
+#include "interrupted.hpp"
 #include "storage/files.hpp"
 
 namespace gids::storage {
@@ -48,7 +49,7 @@ public:
             params.flags = choice.flags | IORING_SETUP_CQSIZE | (iopoll_ ? IORING_SETUP_IOPOLL : 0u);
             params.cq_entries = 2 * depth;
             params.sq_thread_idle = 50;  // ms
-            result = io_uring_queue_init_params(depth, &ring_, &params);
+            result = retry_on_negative_eintr([&] { return io_uring_queue_init_params(depth, &ring_, &params); });
             flags_ = choice.flags;
         };
         if (options.sqpoll) std::for_each(std::begin(kPolledChoices), std::end(kPolledChoices), attempt);
@@ -56,10 +57,12 @@ public:
         if (result < 0) throw ConfigError("engine uring cannot make a ring here: " + describe(-result));
         const auto& descriptors = files_->descriptors();
         fixed_files_ =
-            io_uring_register_files(&ring_, descriptors.data(), static_cast<unsigned>(descriptors.size())) == 0;
+            retry_on_negative_eintr([&] {
+                return io_uring_register_files(&ring_, descriptors.data(), static_cast<unsigned>(descriptors.size()));
+            }) == 0;
         if (!fixed_files_) notes = "files are not registered";
         iovec region{staging.data(), staging.size()};
-        const int registered = io_uring_register_buffers(&ring_, &region, 1);
+        const int registered = retry_on_negative_eintr([&] { return io_uring_register_buffers(&ring_, &region, 1); });
         fixed_buffers_ = registered == 0;
         if (!fixed_buffers_)
             notes = "staging is not registered: " + describe(-registered) + "; raise the memlock limit (ulimit -l)";
@@ -116,7 +119,9 @@ private:
     void enter(unsigned at_least, Microseconds timeout) {
         if (!enabled_) {
             // liburing 2.3 declares io_uring_enable_rings but does not export it.
-            syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
+            retry_on_eintr([&] {
+                return syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
+            });
             enabled_ = true;
         }
         // A polled ring ignores time-outs while it waits, so it never waits here.
@@ -184,7 +189,7 @@ private:
 
 std::string uring_refusal() {
     io_uring ring;
-    const int result = io_uring_queue_init(2, &ring, 0);
+    const int result = retry_on_negative_eintr([&] { return io_uring_queue_init(2, &ring, 0); });
     if (result < 0) return "the kernel refuses io_uring: " + describe(-result);
     io_uring_queue_exit(&ring);
     return {};

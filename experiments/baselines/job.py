@@ -11,8 +11,7 @@ from torch import Tensor
 
 import gids
 from gids.errors import ConfigError
-from gids.loader import SeedOrder
-from gids.sampling import Block, LadiesSampler, NeighborSampler
+from gids.sampling import Block, LadiesSampler, NeighborSampler, SeedOrder
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Job:
     budget : int, optional
         Bytes that a gids.Loader may hold.
     options : dict
-        More options of gids.Loader.
+        More options of gids.Loader, by name, see :func:`gids.bench.options.loader_arguments`.
     hidden : int
         Width of the model, where a round trains.
     """

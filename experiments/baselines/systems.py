@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import gids
 from experiments.baselines.contender import Contender
 from experiments.baselines.job import Job, Prepared
+from gids.bench.options import loader_arguments
 from gids.storage import StorageOptions
 
 ROW_BY_ROW = {"merge_gap_bytes": 0}
@@ -38,7 +39,7 @@ class Gids(Contender):
             batch_size=job.batch_size,
             seed=job.seed,
             budget=job.budget,
-            **options,
+            **loader_arguments(options),
         ).prepare()
 
     @classmethod
@@ -84,7 +85,7 @@ class BamLike(Gids):
     OPTIONS: ClassVar[dict[str, Any]] = {
         "policy": "random",
         "window": 0,
-        "max_group": 1,
+        "sweep_batches": 1,
         "groups_in_flight": 1,
         "host_buffer": 0,
         "storage": ROW_BY_ROW,
@@ -95,7 +96,7 @@ class GidsPaper(Gids):
     """Paper 004's GIDS: window buffering of 8, constant host buffer, accumulator.
 
     Its accumulator lets the next iterations' accesses begin before those of this one have ended; each iteration still
-    reads its own rows, and what they share is the cache's business. So batches are planned one by one (``max_group`` 1)
+    reads its own rows, and what they share is the cache's business. So batches are planned one by one (``sweep_batches`` 1)
     and several are in flight. Batches that share each read are this project's own and are measured as ``gids``.
     """
 
@@ -106,7 +107,7 @@ class GidsPaper(Gids):
     OPTIONS: ClassVar[dict[str, Any]] = {
         "policy": "gids",
         "window": 8,
-        "max_group": 1,
+        "sweep_batches": 1,
         "groups_in_flight": 2,
         "storage": ROW_BY_ROW,
     }
@@ -122,11 +123,14 @@ class GidsPaper(Gids):
 class Ginex(Gids):
     """Ginex: the batches of a superbatch are known, and Belady's policy is exact over them."""
 
-    ABOUT = "gids with Belady's policy over a superbatch of 32, no host buffer, one request per row"
+    ABOUT = (
+        "gids with Belady's policy over a superbatch as long as a quarter of the budget and half of the free disk space "
+        "hold (sampled batches wait on disk), no host buffer, one request per row"
+    )
     OPTIONS: ClassVar[dict[str, Any]] = {
         "policy": "belady",
-        "window": 32,
-        "max_group": 1,
+        "spill": True,
+        "sweep_batches": 1,
         "host_buffer": 0,
         "storage": ROW_BY_ROW,
     }
@@ -139,7 +143,7 @@ class GnnDrive(Gids):
     OPTIONS: ClassVar[dict[str, Any]] = {
         "policy": "lru",
         "window": 0,
-        "max_group": 1,
+        "sweep_batches": 1,
         "host_buffer": 0,
         "in_order": False,
         "sample_workers": 2,

@@ -59,7 +59,7 @@ class RelationalModel(nn.Module):
 class Pupil:
     """A model with its optimiser and the way in which it sees a batch; made from the same random numbers as every other."""
 
-    def __init__(self, make: Callable[[], nn.Module], logits: Callable[[nn.Module, gids.loader.Batch], Tensor]):
+    def __init__(self, make: Callable[[], nn.Module], logits: Callable[[nn.Module, gids.Batch], Tensor]):
         torch.manual_seed(0)
         self.model = make()
         self._logits = logits
@@ -67,7 +67,7 @@ class Pupil:
         self.loss = 0.0
         self.right = 0
 
-    def learn(self, batch: gids.loader.Batch) -> None:
+    def learn(self, batch: gids.Batch) -> None:
         loss = nn.functional.cross_entropy(self._logits(self.model, batch), batch.y)
         self._optimiser.zero_grad()
         loss.backward()
@@ -75,7 +75,7 @@ class Pupil:
         self.loss = loss.item()
 
     @torch.no_grad()
-    def answer(self, batch: gids.loader.Batch) -> None:
+    def answer(self, batch: gids.Batch) -> None:
         self.right += int((self._logits(self.model, batch).argmax(1) == batch.y).sum())
 
 
@@ -100,7 +100,8 @@ def run(config: dict) -> dict:
         }
         wrong_rows = 0  # a difference of weights is then either of rows, or of how sums were rounded
         options = {"fanouts": FANOUTS, "batch_size": config["batch_size"], "budget": config["budget"]}
-        with gids.Loader(dataset, "train", dtype=torch.float32, **options) as loader:
+        options["output"] = gids.OutputOptions(dtype=torch.float32)
+        with gids.Loader(dataset, "train", **options) as loader:
             for epoch in range(config["epochs"]):
                 loader.set_epoch(epoch)
                 for batch in loader:
@@ -108,7 +109,7 @@ def run(config: dict) -> dict:
                         pupil.learn(batch)
                     wrong_rows += int((batch.x != in_memory[batch.input_nodes]).any(1).sum())
         tested = 0
-        with gids.Loader(dataset, "test", dtype=torch.float32, **options) as loader:
+        with gids.Loader(dataset, "test", **options) as loader:
             for batch in loader:
                 tested += len(batch.y)
                 for pupil in pupils.values():

@@ -54,7 +54,7 @@ def run(config: dict) -> dict:
                 batches,
                 [5, 5],
                 budget=budget,
-                options={"max_group": 1, "groups": room} | options,
+                options={"sweep_batches": 1, "groups": room} | options,
             )
             return Turn(system, job, batches, name=f"{system} {mode}")
 
@@ -67,7 +67,7 @@ def run(config: dict) -> dict:
             turns += [
                 alone,
                 turn(system, MODES[1], {"groups_in_flight": max(2, flights[system]["batches"])}),
-                turn(system, MODES[2], {"max_group": 16, "groups_in_flight": 2}),
+                turn(system, MODES[2], {"sweep_batches": 16, "groups_in_flight": 2}),
             ]
         results["in_flight"][str(batch_size)] = flights
         results["batch_sizes"][str(batch_size)] = race(turns, rounds=config["rounds"], isolated=False)

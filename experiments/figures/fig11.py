@@ -56,7 +56,7 @@ def run(config: dict) -> dict:
             options = {
                 "cache": int(share * total),
                 "host_buffer": 0,
-                "max_group": 1,
+                "sweep_batches": 1,
                 "window": depth,
                 "policy": "window" if depth else "random",
                 "storage": ROW_BY_ROW,

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 import gids
 from experiments.graphs import power_law
 from experiments.model import Range, drain_seconds, span
+from gids.bench.options import loader_arguments
 from gids.storage import RowReader, StorageOptions, load_curve
 from gids.storage.curve import DeviceCurve
 from gids.storage.probe import probe
@@ -178,14 +179,14 @@ def _epochs(dataset: gids.Dataset, config: dict) -> list[dict[str, Any]]:
     for batch_size in config["batch_sizes"]:
         seeds = train[: config["batches"] * batch_size]
         common = {"seeds": seeds, "fanouts": [5, 5], "batch_size": batch_size, "labels": False}
-        alone = {"cache": 0, "host_buffer": 0, "window": 0, "max_group": 1}
+        alone = {"cache": 0, "host_buffer": 0, "window": 0, "sweep_batches": 1}
         settings = {
             "memory, alone": common | alone | {"storage": "memory"},
             "memory": common | {"storage": "memory", "budget": config["budget"]},
             "one batch a group, no cache": common | alone,
             "groups, cache and buffer": common | {"budget": config["budget"]},
         }
-        loaders = {name: gids.Loader(dataset, **options) for name, options in settings.items()}
+        loaders = {name: gids.Loader(dataset, **loader_arguments(o)).prepare() for name, o in settings.items()}
         try:
             measured = _in_turn(loaders, config)
         finally:

@@ -15,7 +15,8 @@ from gids.bench.harness import Bar, Contender, Report, alternate
 from gids.dataset import Dataset
 from gids.sampling import Topology
 from gids.table import RowTable, Stripe
-from gids.tiers import FeatureStore, reverse_pagerank
+from gids.tiers import TableStore, reverse_pagerank
+from gids.tiers.contract import fetch_now
 
 DIM = 256  # float32: rows of 1 KiB
 WINDOW = 16
@@ -46,6 +47,12 @@ class _Memory:
         torch.index_select(self._values, 0, rows, out=out)
         return _Arrived()
 
+    def stats(self) -> dict[str, int]:
+        return {"reads": 0, "bytes_read": 0}
+
+    def close(self) -> None:
+        pass
+
 
 def gather_rates(num_rows: int, batch_rows: int, rounds: int, ceiling: float, report: Report) -> None:
     """Plan (window of 16) and gather batches that are all in the cache; check every byte once."""
@@ -56,16 +63,17 @@ def gather_rates(num_rows: int, batch_rows: int, rounds: int, ceiling: float, re
     per_round = 5
     total = per_round * (rounds + 1) + WINDOW
     batches = [torch.randperm(num_rows, generator=generator)[:batch_rows] for _ in range(total)]
-    store = FeatureStore(table, _Memory(values), cache_rows=num_rows, policy="window", window=WINDOW)
-    out = torch.empty(batch_rows, DIM)
-    store.gather(store.start(store.plan_group([torch.arange(num_rows)], batches[:WINDOW])), 0)
+    store = TableStore(table, _Memory(values), cache_rows=num_rows, policy="window", window=WINDOW)
+    gathered, out = torch.empty(0), torch.empty(batch_rows, DIM)
+    fetch_now(store, torch.arange(num_rows))
     at = 0
 
     def planned() -> float:
-        nonlocal at
+        nonlocal at, gathered
         for _ in range(per_round):
-            plan = store.plan_group(batches[at : at + 1], batches[at + 1 : at + 1 + WINDOW])
-            store.gather(store.start(plan), 0, out=out)
+            ticket = store.plan(batches[at : at + 1], batches[at + 1 : at + 1 + WINDOW])
+            ticket.begin()
+            gathered = store.gather(ticket, 0)
             at += 1
         return per_round * batch_rows
 
@@ -75,7 +83,7 @@ def gather_rates(num_rows: int, batch_rows: int, rounds: int, ceiling: float, re
         return per_round * batch_rows
 
     planned()
-    if not torch.equal(out, values[batches[at - 1]]) or store.counters.disk != num_rows:
+    if not torch.equal(gathered, values[batches[at - 1]]) or store.counts()["disk"] != num_rows:
         raise AssertionError("gathered rows differ from the table, or were read twice")
     contenders = [Contender("plan + gather, all cached", planned), Contender("torch.index_select", selected)]
     rates = alternate(contenders, unit="rows", rounds=rounds)

@@ -20,6 +20,7 @@ from gids.bench.cgroup import MemoryCgroup
 from gids.bench.harness import Bar, Measurement, Report
 from gids.bench.page_cache import forget_pages
 from gids.errors import ConfigError, GidsError
+from gids.report.growth import growth_allowed
 from gids.storage.curve import save_curve
 from gids.storage.probe import probe, warm
 from gids.units import format_bytes, parse_bytes
@@ -65,7 +66,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, help="repeats (default 5)")
     parser.add_argument("--batches", type=int, help="batches of ours in a round (default 256)")
     parser.add_argument("--no-limit", action="store_true", help="run without a memory cgroup")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="argument for gids.Loader")
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="option of gids.Loader, e.g. window=8"
+    )
 
 
 class Worker:
@@ -249,12 +252,17 @@ def measure(data: Path, scale: Scale, args: argparse.Namespace, stack: ExitStack
         "peak_rss": {name: format_bytes(max(a["peak_rss_bytes"] for a in rs)) for name, rs in answers.items()},
         "cgroup_peak_bytes": answers[ours.name][-1].get("cgroup_peak_bytes"),
         "memory": answers[ours.name][-1]["memory"],
+        "growth_bytes": [a["growth_bytes"] for a in answers[ours.name]],
         "chosen": answers[ours.name][-1]["reasons"],
         "tables": [a["table"] for a in answers[ours.name]],
         "overlap": [{name: o[name] for name in ("data_s", "compute_s", "both_s")} for o in overlaps],
         "bytes_verified": True,
     }
-    bars = [Bar("peak resident memory / limit", peak / limit, 1.0, lower_is_better=True)]
+    growth = max(a["growth_bytes"] for a in answers[ours.name]) / growth_allowed(limit - PROCESS_BYTES)
+    bars = [
+        Bar("peak resident memory / limit", peak / limit, 1.0, lower_is_better=True),
+        Bar("growth of the process / (1.05 x budget + 32 MiB)", growth, 1.0, lower_is_better=True),
+    ]
     if not args.quick:
         bars.insert(
             0, Bar("rows/s over DGL with mmap and MADV_RANDOM", rate[ours.name] / rate[mapped.name], SPEED_FLOOR)

@@ -17,8 +17,10 @@ import torch
 from torch import Tensor, nn
 
 import gids
-from gids.loader import Batch, SeedOrder
-from gids.sampling import Block
+from gids import Batch
+from gids.bench.options import loader_arguments
+from gids.report.growth import MemoryMeter
+from gids.sampling import Block, SeedOrder
 
 #: Rows of each round that are compared with the file, byte by byte.
 VERIFIED_ROWS = 512
@@ -104,13 +106,14 @@ class Ours:
     def __init__(self, spec: dict[str, Any]):
         torch.set_num_threads(spec["torch_threads"])
         self.dataset = gids.open(spec["data"])
+        self.meter = MemoryMeter(interval_s=0.05).__enter__()  # until the process ends
         self.loader = gids.Loader(
             self.dataset,
-            split="train",
+            "train",
             fanouts=spec["fanouts"],
             batch_size=spec["batch_size"],
             budget=spec["budget"],
-            **spec["options"],
+            **loader_arguments(spec["options"]),
         ).prepare()
         dim = self.dataset.feature_table().dim
         torch.manual_seed(0)
@@ -130,15 +133,13 @@ class Ours:
         self.loader.reset_stats()
         done = 0
         begin = time.perf_counter()
-        running = iter(self.loader)
-        for batch in itertools.islice(running, batches):
+        for batch in itertools.islice(self.loader, batches):
             done += len(batch.input_nodes)
             if step is not None:
                 step(batch)
         seconds = time.perf_counter() - begin
         check_rows(self.dataset, batch.input_nodes, batch.x)
         stats = self.loader.stats()
-        running.close()
         (table,) = stats.as_dict()["tables"].values()
         return {"rows": done, "seconds": seconds, "table": table, "stall_s": stats.stall_s}
 
@@ -188,6 +189,7 @@ def main() -> None:
         if isinstance(contender, Ours):
             answer["memory"] = str(contender.loader.stats().memory)
             answer["reasons"] = contender.loader.stats().reasons
+            answer["growth_bytes"] = contender.meter.growth_bytes
         print(json.dumps(answer), flush=True)
 
 

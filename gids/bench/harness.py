@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field
 from rich.console import Console
 from rich.table import Table
 
-from gids.bench.provenance import provenance
+from gids.report.bars import Bar as Bar
+from gids.report.provenance import provenance
 
 
 @dataclass(frozen=True)
@@ -40,26 +41,6 @@ class Measurement:
     def mad(self) -> float:
         """Median absolute deviation of the rate."""
         return statistics.median(abs(rate - self.median) for rate in self.rates)
-
-
-@dataclass(frozen=True)
-class Bar:
-    """One figure that a benchmark promises. ``holds`` when ``value >= floor``, or ``<=`` where lower is better.
-
-    ``reachable`` is False where the run itself shows that nothing could hold it, or that not even one who is told more than
-    it can know does; the bar is then no more than a record.
-    """
-
-    name: str
-    value: float
-    floor: float
-    lower_is_better: bool = False
-    reachable: bool = True
-
-    @property
-    def holds(self) -> bool:
-        """Whether the promise is kept."""
-        return self.value <= self.floor if self.lower_is_better else self.value >= self.floor
 
 
 def alternate(contenders: Sequence[Contender], *, unit: str, rounds: int = 5) -> dict[str, Measurement]:

@@ -20,12 +20,15 @@ import torch
 from gids import _native
 from gids.bench.harness import Bar, Contender, Measurement, Report, alternate
 from gids.bench.power_law import power_law_graph
-from gids.bench.sample_disk import disk_section
+from gids.bench.sample_disk import disk_budget, disk_section, workers_section, write_graph
+from gids.bench.sample_limits import limits_section
+from gids.bench.sample_more import labor_section, serve_section
 from gids.errors import ConfigError, GidsError
 from gids.sampling import NeighborSampler, SampleKey, Topology
 
 Array = npt.NDArray[Any]
 
+PARTS = ("memory", "latency", "labor", "serve", "disk", "limits", "workers")
 BATCH = 1024
 FANOUTS = ([10, 10, 10], [20, 15, 10])
 
@@ -47,10 +50,11 @@ class Sizes:
     batches: int
     rounds: int
     requests: int
+    rmat_nodes: int
 
 
-FULL = Sizes(4_000_000, 60_000_000, 4_000_000, 240_000_000, batches=4, rounds=5, requests=2000)
-QUICK = Sizes(20_000, 300_000, 20_000, 600_000, batches=1, rounds=2, requests=50)
+FULL = Sizes(4_000_000, 60_000_000, 4_000_000, 240_000_000, batches=4, rounds=5, requests=2000, rmat_nodes=1_000_000)
+QUICK = Sizes(20_000, 300_000, 20_000, 600_000, batches=1, rounds=2, requests=50, rmat_nodes=20_000)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep", action="store_true", help="leave that graph in --directory, or use the one left there"
     )
-    parser.add_argument("--only", choices=("memory", "latency", "disk"), help="run one part")
+    parser.add_argument("--only", choices=PARTS, help="run one part")
 
 
 def run(args: argparse.Namespace) -> Report:
@@ -70,18 +74,31 @@ def run(args: argparse.Namespace) -> Report:
     report = Report("sample", settings={"batch": BATCH, "fanouts": FANOUTS, **vars(sizes), "rounds": rounds})
     if args.keep and args.directory is None:
         raise ConfigError("--keep needs a --directory to keep the graph in")
-    if args.only in (None, "memory", "latency"):
+    if args.only not in ("disk", "limits", "workers"):
         small_pages = power_law_graph(sizes.nodes, sizes.edges)
         indptr, indices = (on_huge_pages(array) for array in small_pages)
         topology = Topology.from_arrays(indptr, indices, validate=False)
-        if args.only != "latency":
+        if args.only in (None, "memory"):
             memory_section(report, topology, small_pages, sizes, rounds)
-        if args.only != "memory":
+        if args.only in (None, "latency"):
             report.extra["latency_us"] = latency_section(topology, sizes.requests)
+        if args.only in (None, "labor"):
+            labor_section(report, args.directory, sizes.rmat_nodes, sizes.batches, rounds)
+        if args.only in (None, "serve"):
+            serve_section(report, topology, "memory", sizes.requests, rounds)
         del topology, indptr, indices, small_pages
-    if args.only in (None, "disk"):
+    if args.only in (None, "disk", "limits", "workers", "serve"):
         with graph_directory(args.directory, args.keep, sizes) as directory:
-            disk_section(report, directory, sizes.disk_nodes, sizes.disk_edges, sizes.batches, rounds)
+            graph = write_graph(directory, sizes.disk_nodes, sizes.disk_edges)
+            if args.only in (None, "disk"):
+                disk_section(report, graph, sizes.batches, rounds)
+            if args.only in (None, "limits"):
+                limits_section(report, directory, sizes.batches, rounds)
+            if args.only in (None, "workers"):
+                workers_section(report, graph, sizes.batches, rounds)
+            if args.only in (None, "serve"):
+                with Topology.from_dataset(graph, on_disk=True, budget=disk_budget(graph)) as topology:
+                    serve_section(report, topology, "disk", max(sizes.requests // 10, 8), rounds)
     return report
 
 

@@ -8,10 +8,15 @@ import importlib
 #: Benchmark -> one line for ``gids bench --help``. Module ``gids.bench.<name>`` has ``configure`` and ``run``.
 BENCHMARKS: dict[str, str] = {
     "epoch": "batches with features from disk under a memory limit, beside DGL over a mapped file",
+    "doors": "DGL's and PyG's doors beside gids.Loader on the same data and budget, and how soon a loader starts",
     "sample": "sampled edges per second against DGL, from memory and from disk, and latency of one node",
     "disk": "rows from disk against tuned fio, merged groups, the null device",
     "cache": "hit ratios of every policy beside the best possible, host buffer, gather and the accumulator's model",
+    "partition": "cut and speed of partitioning, and what batches from parts and rows by part save",
+    "pack": "packed epochs beside reading online, in dense and in sparse batches, and what packing takes",
+    "kg": "complete subgraphs through slices, beside exact extraction from disk and whole copies",
     "nvme": "what the NVMe queue code costs, against a drive made of memory",
+    "cuda": "what a batch asks of a GPU, counted on the stand-in, and how long it would take: estimated, not measured",
 }
 
 

@@ -177,7 +177,7 @@ def io_uring() -> Finding:
 
 def memlock() -> Finding:
     """How much memory may be pinned."""
-    from gids.cuda.pinned import memlock_limit
+    from gids.cuda.transfer import memlock_limit
 
     limit = memlock_limit()
     seen = "unlimited" if limit is None else format_bytes(limit)

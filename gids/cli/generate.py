@@ -46,8 +46,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     group = parser.add_argument_group("communities")
-    group.add_argument("--homophily", type=float, help="share of edges within a community (default 0.6)")
+    group.add_argument("--homophily", type=float, help="share of edges within a class (default 0.6)")
     group.add_argument("--skew", type=int, help="preference for popular sources, 1 is none (default 3)")
+    group.add_argument("--blocks", type=count, help="small communities of all classes, e.g. 20k (default: none)")
+    group.add_argument("--inside", type=float, help="with blocks: share of edges within a block (default 0.7)")
+    group.add_argument("--block-ratio", type=float, help="with blocks: largest over smallest block (default 4)")
     group = parser.add_argument_group("rmat")
     group.add_argument(
         "--abc", type=float, nargs=3, metavar=("A", "B", "C"), help="quadrant chances (default 0.57 0.19 0.19)"
@@ -74,17 +77,20 @@ def run(args: argparse.Namespace) -> None:
         "overwrite": args.overwrite,
         "stripe_dirs": args.stripe_dir,
     }
+    own = ("homophily", "skew", "blocks", "inside", "block_ratio")
+    asked = {name: value for name in own if (value := getattr(args, name)) is not None}
     other = {
         "communities": ("--abc", args.abc or args.ordered),
-        "rmat": ("--homophily/--skew", args.homophily or args.skew),
+        "rmat": ("/".join(f"--{name.replace('_', '-')}" for name in asked), asked),
     }
     option, given = other[args.kind]
     if given:
         raise ConfigError(f"{option} is not an option of {args.kind}")
+    if args.blocks is None and not asked.keys().isdisjoint({"inside", "block_ratio"}):
+        raise ConfigError("--inside and --block-ratio need --blocks")
     with progress_bars(not args.quiet) as progress:
         if args.kind == "communities":
-            chosen = {name: value for name in ("homophily", "skew") if (value := getattr(args, name)) is not None}
-            dataset = generate.communities(args.path, progress=progress, **shared, **chosen)
+            dataset = generate.communities(args.path, progress=progress, **shared, **asked)
         else:
             chosen = {} if args.abc is None else dict(zip("abc", args.abc, strict=True))
             dataset = generate.rmat(args.path, progress=progress, scatter=not args.ordered, **shared, **chosen)

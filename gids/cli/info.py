@@ -7,19 +7,28 @@ import json
 import sys
 from typing import Any
 
+from gids.cli import pack
 from gids.dataset import Dataset, open_dataset
-from gids.dataset.manifest import StoredTable
+from gids.dataset.manifest import KnowledgeEntry, StoredTable
+from gids.dataset.packed import Packed, is_packed
 from gids.units import format_bytes
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("path", help="directory of the dataset")
+    parser.add_argument("path", help="directory of the dataset, or of packed epochs")
     parser.add_argument("--json", action="store_true", help="one JSON object for machines")
 
 
 def run(args: argparse.Namespace) -> None:
     """Print the summary."""
+    if is_packed(args.path):
+        packed = Packed(args.path)
+        if args.json:
+            print(json.dumps(pack.summary(packed), indent=2))
+        else:
+            pack.print_summary(packed)
+        return
     dataset = open_dataset(args.path)
     if args.json:
         print(json.dumps(summary(dataset), indent=2))
@@ -68,7 +77,16 @@ def summary(dataset: Dataset) -> dict[str, Any]:
             }
             for etype, edge in manifest.edges.items()
         ],
+        "knowledge": None if manifest.knowledge is None else _knowledge(manifest.knowledge),
     }
+
+
+def _knowledge(entry: KnowledgeEntry) -> dict[str, Any]:
+    facts = ("entity_type", "num_triples", "num_relations", "base_relations", "reverse", "identity")
+    named = {"entity_names": entry.entity_names is not None, "relation_names": entry.relation_names is not None}
+    queries = {name: stored.table.num_rows for name, stored in entry.queries.items()}
+    tables = {"indptr": _table(entry.indptr), "triples": _table(entry.triples)}
+    return {name: getattr(entry, name) for name in facts} | named | {"tables": tables, "queries": queries}
 
 
 def print_summary(dataset: Dataset) -> None:
@@ -103,4 +121,11 @@ def print_summary(dataset: Dataset) -> None:
     for edge in facts["edges"]:
         parts = {name: edge[name] for name in ("indices", "weights", "edge_ids") if edge[name] is not None}
         rows(" → ".join(edge["type"]), edge["count"], parts | edge["features"])
+    known = facts["knowledge"]
+    if known is not None:
+        added = [name for name in ("reverse", "identity") if known[name]]
+        relations = f"{known['num_relations']} relations" + (f" with {' and '.join(added)}" if added else "")
+        rows(f"triples, {relations}", known["num_triples"], known["tables"])
+        for name, size in known["queries"].items():
+            grid.add_row("", "", f"queries {escape(name)}", f"{size:,}")
     console.print(grid)

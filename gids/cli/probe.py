@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from gids.bench.provenance import provenance
+from gids.report.provenance import provenance
 from gids.storage.curve import DeviceCurve, save_curve
 from gids.storage.options import ENGINES
 from gids.storage.probe import SCRATCH_BYTES, probe

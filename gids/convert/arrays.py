@@ -12,7 +12,9 @@ from gids.convert.graph import Csc, Edges, Graph, Nodes, homogeneous
 from gids.convert.pickles import as_ids, load_torch
 from gids.convert.sources import ArrayRows, ColumnRows, NpzRows, RowSource, halves, npy_rows, npz_keys
 from gids.convert.text import TextRows
+from gids.dataset.in_place import read_npy_header
 from gids.errors import ConfigError, DatasetError
+from gids.storage.system import read_into
 
 _FEATURES = ("features.npy", "feat.npy", "node_feat.npy", "x.npy")
 _LABELS = ("labels.npy", "label.npy", "node_label.npy", "y.npy")
@@ -153,6 +155,9 @@ def pair_edges(rows: RowSource, weight: RowSource | None = None) -> EdgeList:
 def read_ids(path: Path) -> np.ndarray:
     """Read a whole file of node ids, or a mask."""
     if path.suffix == ".npy":
-        return as_ids(np.load(path, allow_pickle=False), str(path))
+        header = read_npy_header(path)
+        ids = np.empty(header.shape, header.dtype, order="F" if header.fortran else "C")
+        read_into(path, header.data_offset, ids.reshape(-1, order="A"))
+        return as_ids(ids.astype(header.dtype.newbyteorder("="), copy=False), str(path))
     parts = [np.asarray(rows).reshape(-1) for rows in open_rows(path).read(0, 1 << 20)]
     return as_ids(np.concatenate(parts) if parts else np.empty(0, np.int64), str(path))

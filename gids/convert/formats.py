@@ -48,22 +48,22 @@ def detect(source: str | os.PathLike[str]) -> str:
 
 
 def convert(
-    source: str | os.PathLike[str],
+    source: Any,
     path: str | os.PathLike[str],
     *,
     format: str | None = None,
     options: ConvertOptions | None = None,
     **details: Any,
 ) -> Dataset:
-    """Convert a graph in another layout to a dataset.
+    """Convert a graph in another layout, or in memory, to a dataset; also as :func:`gids.convert`.
 
     Memory stays bounded except for ``dgl`` and ``pyg`` files, which their frameworks load whole. A killed conversion
     continues when it is started again with the same arguments; until it is complete nothing appears at ``path``.
 
     Parameters
     ----------
-    source : path-like
-        File or directory to read.
+    source : path-like, Data, HeteroData, DGLGraph or dict
+        File or directory to read; or a graph in memory, of PyG (also a dict with its keys) or of DGL.
     path : path-like
         Directory to create.
     format : str, optional
@@ -73,6 +73,10 @@ def convert(
     **details
         For one format: ``files`` (:class:`ArrayFiles`, ``arrays``), ``num_classes`` (``igb``), ``trust`` (``pyg``).
     """
+    if not isinstance(source, str | os.PathLike):
+        if format is not None or details:
+            raise ConfigError(f"a graph in memory takes no format and no details (got {format!r}, {sorted(details)})")
+        return write_graph(frameworks.in_memory(source), None, path, options or ConvertOptions())
     name = detect(source) if format is None else format
     if name not in FORMATS:
         raise ConfigError(f"format must be one of {', '.join(FORMATS)} (got {name!r})")

@@ -1,4 +1,4 @@
-"""Graphs saved by the frameworks: DGL's ``save_graphs`` and PyG's ``Data``/``HeteroData`` (or a dict of tensors)."""
+"""Graphs of the frameworks, saved or in memory: DGL's, and PyG's ``Data``/``HeteroData`` (or a dict of tensors)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gids.convert.graph import Edges, Graph, Nodes
 from gids.convert.pickles import as_ids, load_torch
 from gids.convert.sources import ArrayRows
 from gids.dataset import EDGE, NODE, EdgeType
-from gids.errors import DatasetError
+from gids.errors import ConfigError, DatasetError
 
 _FEATURES = ("feat", "x", "features", "feature")
 _LABELS = ("label", "labels", "y")
@@ -43,13 +43,26 @@ def read_dgl(path: Path) -> Graph:
         raise DatasetError(f"{path} must be a file of dgl.save_graphs ({str(error).splitlines()[0]})") from error
     if len(graphs) != 1:
         raise DatasetError(f"{path} must hold one graph (got {len(graphs)})")
-    graph = graphs[0]
-    nodes = {ntype: _nodes(graph.num_nodes(ntype), graph.nodes[ntype].data, path) for ntype in graph.ntypes}
+    return from_dgl(graphs[0], path)
+
+
+def from_dgl(graph: Any, path: Path | None = None) -> Graph:
+    """Take a DGL graph apart.
+
+    Parameters
+    ----------
+    graph : DGLGraph
+        In memory.
+    path : Path, optional
+        The file it was read from.
+    """
+    graph, name = graph.cpu(), path or Path("graph")
+    nodes = {ntype: _nodes(graph.num_nodes(ntype), graph.nodes[ntype].data, name) for ntype in graph.ntypes}
     edges: dict[EdgeType, Edges] = {}
     for etype in graph.canonical_etypes:
         source, destination = graph.edges(etype=etype, order="eid")
-        edges[etype] = _edges(source, destination, graph.edges[etype].data, path)
-    return Graph("dgl", nodes, edges, [path])
+        edges[etype] = _edges(source, destination, graph.edges[etype].data, name)
+    return Graph("dgl", nodes, edges, [] if path is None else [path])
 
 
 def read_pyg(path: Path, trust: bool = False) -> Graph:
@@ -57,11 +70,24 @@ def read_pyg(path: Path, trust: bool = False) -> Graph:
 
     A ``Data`` is a pickled object: PyG's own classes, which only hold tensors, are allowed; others need ``trust``.
     """
-    data = load_torch(path, trust, _pyg_classes())
+    return from_pyg(load_torch(path, trust, _pyg_classes()), path)
+
+
+def from_pyg(data: Any, file: Path | None = None) -> Graph:
+    """Take a PyG ``Data``, ``HeteroData`` or a dict with their keys apart.
+
+    Parameters
+    ----------
+    data : object
+        In memory.
+    file : Path, optional
+        The file it was read from.
+    """
+    path = file or Path("data")
     if isinstance(data, tuple) and data and hasattr(data[0], "to_dict"):
         data = data[0]  # what InMemoryDataset saves: (data, slices, ...)
     if hasattr(data, "metadata") and hasattr(data, "node_types"):
-        return _pyg_hetero(data, path)
+        return _pyg_hetero(data, path, file)
     values = data.to_dict() if hasattr(data, "to_dict") else data
     if not isinstance(values, Mapping) or "edge_index" not in values:
         raise DatasetError(
@@ -76,7 +102,21 @@ def read_pyg(path: Path, trust: bool = False) -> Graph:
     nodes = {NODE: _nodes(int(num_nodes), node_values, path)}
     source, destination = values["edge_index"]
     attributes = {key: values[key] for key in edge_keys - {"edge_index"}}
-    return Graph("pyg", nodes, {EDGE: _edges(source, destination, attributes, path)}, [path])
+    edges: dict[EdgeType, Edges] = {EDGE: _edges(source, destination, attributes, path)}
+    return Graph("pyg", nodes, edges, [] if file is None else [file])
+
+
+def in_memory(graph: Any) -> Graph:
+    """Take a graph in memory apart, whichever framework made it; says what can be converted."""
+    module = type(graph).__module__.partition(".")[0]
+    if module == "dgl" and hasattr(graph, "canonical_etypes"):
+        return from_dgl(graph)
+    if (module == "torch_geometric" and hasattr(graph, "to_dict")) or isinstance(graph, Mapping):
+        return from_pyg(graph)
+    raise ConfigError(
+        "source must be a path, a PyG Data or HeteroData, a dict with edge_index, or a DGL graph "
+        f"(got a {module}.{type(graph).__name__})"
+    )
 
 
 def _pyg_classes() -> tuple[Any, ...]:
@@ -89,14 +129,14 @@ def _pyg_classes() -> tuple[Any, ...]:
     return Data, HeteroData, DataEdgeAttr, DataTensorAttr, BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
 
 
-def _pyg_hetero(data: Any, path: Path) -> Graph:
+def _pyg_hetero(data: Any, path: Path, file: Path | None) -> Graph:
     nodes = {ntype: _nodes(int(data[ntype].num_nodes), data[ntype], path) for ntype in data.node_types}
     edges: dict[EdgeType, Edges] = {}
     for etype in data.edge_types:
         store = data[etype]
         source, destination = store.edge_index
         edges[etype] = _edges(source, destination, {k: v for k, v in store.items() if k != "edge_index"}, path)
-    return Graph("pyg", nodes, edges, [path])
+    return Graph("pyg", nodes, edges, [] if file is None else [file])
 
 
 def _nodes(num_nodes: int, data: Any, path: Path) -> Nodes:

@@ -105,18 +105,26 @@ class ConvertOptions:
             raise ConfigError("features used in place can neither be cast nor striped: leave out dtype and stripes")
 
 
-def write_graph(graph: Graph, source: Path, path: str | os.PathLike[str], options: ConvertOptions) -> Dataset:
-    """Write a graph as a dataset; a killed run is continued by an equal one whose files have not changed."""
-    job = {
-        "format": graph.format,
-        "source": str(source.absolute()),
-        "files": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in graph.files],
-        "in_place": options.in_place,
-        "feature_dtype": options.feature_dtype,
-        "add_reverse": options.add_reverse,
-        "stripe_dirs": [str(directory) for directory in options.stripe_dirs],
-        "attributes": graph.attributes,
-    }
+def write_graph(graph: Graph, source: Path | None, path: str | os.PathLike[str], options: ConvertOptions) -> Dataset:
+    """Write a graph as a dataset; a killed run is continued by an equal one whose files have not changed.
+
+    A graph in memory has no ``source``; nothing tells whether it is the same one, so a killed run begins anew.
+    """
+    origin = "memory" if source is None else str(source.absolute())
+    job = (
+        None
+        if source is None
+        else {
+            "format": graph.format,
+            "source": origin,
+            "files": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in graph.files],
+            "in_place": options.in_place,
+            "feature_dtype": options.feature_dtype,
+            "add_reverse": options.add_reverse,
+            "stripe_dirs": [str(directory) for directory in options.stripe_dirs],
+            "attributes": graph.attributes,
+        }
+    )
     _check_edges(graph)
     edges = _with_reverse(graph.edges) if options.add_reverse else graph.edges
     with DatasetWriter(
@@ -124,7 +132,7 @@ def write_graph(graph: Graph, source: Path, path: str | os.PathLike[str], option
         overwrite=options.overwrite,
         job=job,
         stripe_dirs=options.stripe_dirs,
-        attributes={"converter": graph.format, "source": str(source.absolute()), **graph.attributes},
+        attributes={"converter": graph.format, "source": origin, **graph.attributes},
         progress=options.progress,
         threads=options.threads,
     ) as writer:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gids.errors import DatasetError
+from gids.storage.system import read_errors
 
 
 def _numpy_globals() -> list[Any]:
@@ -48,8 +49,9 @@ def load_torch(path: Path, trust: bool = False, allow: tuple[Any, ...] = ()) -> 
     """
     try:
         if trust:
-            return torch.load(path, map_location="cpu", weights_only=False)
-        with torch.serialization.safe_globals([*_numpy_globals(), *allow]):
+            with read_errors(path):
+                return torch.load(path, map_location="cpu", weights_only=False)
+        with read_errors(path), torch.serialization.safe_globals([*_numpy_globals(), *allow]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if trust:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import torch
 
-from gids.dataset.in_place import RowFile, is_npy, npy_header, raw_rows
+from gids.dataset.in_place import NpyHeader, RowFile, is_npy, npy_header, raw_rows, read_npy_header
 from gids.dataset.table_writer import Rows, dtype_name
 from gids.errors import DatasetError
+from gids.storage.system import read_errors, read_into
 from gids.table import DTYPES
 
 
@@ -94,26 +97,58 @@ class FileRows(RowSource):
     def read(self, begin: int, step: int) -> Iterator[Rows]:
         """Read piece after piece."""
         assert self.row_file is not None
-        dtype = "int16" if self.dtype == "bfloat16" else self.dtype  # numpy knows no bfloat16
-        with self.row_file.path.open("rb") as file:
-            file.seek(self.row_file.data_offset + begin * self.dim * np.dtype(dtype).itemsize)
-            for first in range(begin, self.num_rows, step):
-                count = min(step, self.num_rows - first)
-                values = np.fromfile(file, dtype, count * self.dim)
-                if len(values) != count * self.dim:
-                    raise DatasetError(f"{self.name} ends early: row {first + len(values) // self.dim} is missing")
-                rows = values.reshape(count, self.dim)
-                yield torch.from_numpy(rows).view(torch.bfloat16) if self.dtype == "bfloat16" else rows
+        dtype = np.dtype("int16" if self.dtype == "bfloat16" else self.dtype)  # numpy knows no bfloat16
+        for first in range(begin, self.num_rows, step):
+            rows = np.empty((min(step, self.num_rows - first), self.dim), dtype)
+            read_into(self.row_file.path, self.row_file.data_offset + first * self.dim * dtype.itemsize, rows)
+            yield torch.from_numpy(rows).view(torch.bfloat16) if self.dtype == "bfloat16" else rows
+
+
+class ConvertedRows(RowSource):
+    """Rows of a ``.npy`` file in another byte or axis order, converted while they are read."""
+
+    def __init__(self, header: NpyHeader):
+        self.header, self.name = header, str(header.path)
+        self.num_rows, self.dim = header.shape[0], _width(header.shape)
+        kind = np.dtype(np.uint8) if header.dtype == bool else header.dtype
+        self._stored, self._native = kind, kind.newbyteorder("=")
+        self.dtype = dtype_name(self._native)
+
+    def read(self, begin: int, step: int) -> Iterator[Rows]:
+        """Read piece after piece; a piece of a file in column order is gathered column by column."""
+        size = self._stored.itemsize
+        # Where the i-th value of a row, in row order, stands among the columns of the file.
+        columns = np.arange(self.dim).reshape(self.header.shape[1:], order="F").reshape(-1)
+        for first in range(begin, self.num_rows, step):
+            count = min(step, self.num_rows - first)
+            rows = np.empty((count, self.dim), self._stored)
+            if self.header.fortran:
+                column = np.empty(count, self._stored)
+                for i, number in enumerate(columns):
+                    at = int(number) * self.num_rows + first
+                    read_into(self.header.path, self.header.data_offset + at * size, column)
+                    rows[:, i] = column
+            else:
+                read_into(self.header.path, self.header.data_offset + first * self.dim * size, rows)
+            yield rows.astype(self._native, copy=False)
+
+    def halves(self) -> tuple[RowSource, RowSource]:
+        """Split a file of two long rows into a list of values each."""
+        shape, itemsize, offset = self.header.shape, self._stored.itemsize, self.header.data_offset
+        if self.header.fortran:  # pair after pair
+            pairs = ConvertedRows(replace(self.header, shape=(_width(shape), 2), fortran=False))
+            return ColumnRows(pairs, 0), ColumnRows(pairs, 1)
+        starts = (offset, offset + _width(shape) * itemsize)
+        first, second = (
+            ConvertedRows(replace(self.header, shape=(_width(shape),), data_offset=start)) for start in starts
+        )
+        return first, second
 
 
 def npy_rows(path: Path) -> RowSource:
     """Open a ``.npy`` file; rows in another byte or axis order are converted while they are read."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise DatasetError(f"{path} must be a whole .npy file of numbers ({error})") from error
-    straight = array.ndim and array.dtype.isnative and array.flags.c_contiguous and array.dtype != bool
-    return FileRows(npy_header(path)) if straight else ArrayRows(array, str(path))
+    header = read_npy_header(path)
+    return FileRows(npy_header(path)) if header.in_place else ConvertedRows(header)
 
 
 def npy_or_raw_rows(path: Path, dtype: str, dim: int, num_rows: int | None = None) -> RowSource:
@@ -125,6 +160,8 @@ def halves(source: RowSource) -> tuple[RowSource, RowSource]:
     """Split a source of two long rows into a list of values each."""
     if isinstance(source, ArrayRows):
         return ArrayRows(source.array[0], source.name), ArrayRows(source.array[1], source.name)
+    if isinstance(source, ConvertedRows):
+        return source.halves()
     if isinstance(source, NpzRows):
         return NpzRows(source.path, source.key, (0, 2)), NpzRows(source.path, source.key, (1, 2))
     assert source.row_file is not None
@@ -166,11 +203,14 @@ class NpzRows(RowSource):
     def read(self, begin: int, step: int) -> Iterator[Rows]:
         """Decompress up to ``begin``, then yield rows."""
         row_bytes = self.dim * self._dtype.itemsize
-        with self._open() as (stream, _, _):
+        with read_errors(self.path), self._open() as (stream, _, _):
             _skip(stream, self._skip + begin * row_bytes, self.name)
             for first in range(begin, self.num_rows, step):
                 count = min(step, self.num_rows - first)
-                data = stream.read(count * row_bytes)
+                try:
+                    data = stream.read(count * row_bytes)
+                except (zipfile.BadZipFile, zlib.error) as error:
+                    raise DatasetError(f"{self.name} is damaged after row {first} ({error})") from error
                 if len(data) != count * row_bytes:
                     raise DatasetError(f"{self.name} ends early: row {first + len(data) // row_bytes} is missing")
                 yield np.frombuffer(data, self._dtype).reshape(count, self.dim)
@@ -182,15 +222,19 @@ class _Member:
     def __init__(self, path: Path, key: str):
         self._path, self._key = path, key
         try:
-            self._archive = zipfile.ZipFile(path)
-            self._stream = self._archive.open(f"{key}.npy")
+            with read_errors(path):
+                self._archive = zipfile.ZipFile(path)
+                self._stream = self._archive.open(f"{key}.npy")
         except (zipfile.BadZipFile, KeyError) as error:
             raise DatasetError(f"{path} must be an .npz archive with an array {key!r} ({error})") from error
 
     def __enter__(self) -> tuple[IO[bytes], tuple[int, ...], np.dtype]:
-        version = np.lib.format.read_magic(self._stream)
-        header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = header(self._stream)
+        try:
+            version = np.lib.format.read_magic(self._stream)
+            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, fortran, dtype = header(self._stream)
+        except (ValueError, EOFError, SyntaxError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+            raise DatasetError(f"{self._path}[{self._key}] must be an array of numbers ({error})") from error
         if fortran or dtype.hasobject:
             raise DatasetError(f"{self._path}[{self._key}] must hold numbers, row after row")
         return self._stream, shape, dtype
@@ -211,7 +255,7 @@ def _skip(stream: IO[bytes], count: int, name: str) -> None:
 def npz_keys(path: Path) -> list[str]:
     """Names of the arrays in an archive."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with read_errors(path), zipfile.ZipFile(path) as archive:
             return [name.removesuffix(".npy") for name in archive.namelist()]
     except zipfile.BadZipFile as error:
         raise DatasetError(f"{path} must be an .npz archive ({error})") from error

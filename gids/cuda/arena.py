@@ -8,8 +8,8 @@ import threading
 import numpy as np
 
 from gids.cuda.array import DeviceArray
+from gids.cuda.device_reader import Ints, Prepared
 from gids.cuda.session import CudaSession
-from gids.cuda.staged import Ints, Prepared
 
 #: Where the arena begins; rows of whole pages are then on pages, which is what GPUDirect Storage asks for.
 PAGE_BYTES = 4096

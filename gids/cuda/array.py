@@ -100,13 +100,16 @@ class DeviceArray:
         row_bytes = self.nbytes // len(self) if len(self) else 0
         shape = (max(end - begin, 0), *self.shape[1:])
         pointer = self.pointer + begin * row_bytes
-        return DeviceArray(pointer, shape, self.dtype, self.owner, self._consumer, self._dlpack_code)
+        part_of = DeviceArray(pointer, shape, self.dtype, self.owner, self._consumer, self._dlpack_code)
+        part_of.ready = self.ready
+        return part_of
 
     def view(self, shape: tuple[int, ...], dtype: npt.DTypeLike, dlpack_code: int | None = None) -> DeviceArray:
         """Give the same bytes another shape and type."""
         other = DeviceArray(self.pointer, shape, dtype, self.owner, self._consumer, dlpack_code)
         if other.nbytes > self.nbytes:
             raise ConfigError(f"a view must fit in {self.nbytes} bytes (got {other.nbytes})")
+        other.ready = self.ready
         return other
 
     @property

@@ -86,6 +86,14 @@ def nvrtc_version() -> str:
     return f"{major}.{minor}"
 
 
+def packages_cuda_major() -> int:
+    """Return the CUDA version that the installed packages are for, e.g. 13."""
+    load_cuda_core()
+    import cuda.bindings
+
+    return int(str(cuda.bindings.__version__).split(".", 1)[0])
+
+
 def preload(pattern: str) -> None:
     """Load a library of NVIDIA's wheels: cuda.pathfinder takes one that is loaded, but looks in no .pth directory."""
     for library in (path for root in _wheel_roots() for path in sorted(root.glob(f"*/lib/{pattern}"))):

@@ -13,8 +13,8 @@ import numpy as np
 
 from gids.cuda.array import DeviceArray
 from gids.cuda.compile import preload
+from gids.cuda.device_reader import DeviceRead, DeviceReader, Ints, Prepared, Round, pack_rounds, row_places
 from gids.cuda.session import CudaSession
-from gids.cuda.staged import Ints, Prepared, Round, StagedRead, StagedReader, pack_rounds, row_places
 from gids.errors import DeviceError, StorageError
 from gids.storage.curve import load_curve
 from gids.storage.options import StorageOptions
@@ -130,7 +130,7 @@ class _Range:
 Futures = list[tuple[Any, int, int, int]]  # kvikio's future, file, offset, bytes
 
 
-class GdsReader(StagedReader):
+class GdsReader(DeviceReader):
     """Reads rows of a table into device memory: whole pages of rows to their slots, the rest by way of a region.
 
     Parameters
@@ -206,7 +206,7 @@ class GdsReader(StagedReader):
         """Plan the reads for some rows, sorted and unique."""
         return prepare_reads(self.table, rows, self.limits)
 
-    def submit(self, prepared: Prepared, out: DeviceArray, to: Ints) -> StagedRead:
+    def submit(self, prepared: Prepared, out: DeviceArray, to: Ints) -> DeviceRead:
         """Start reading; the ``i``-th of the rows asked for begins at byte ``to[i]``, counted from ``out``."""
         plan = prepared.plan
         direct, rest = split_plan(self.table, plan, out.pointer + to)
@@ -217,7 +217,7 @@ class GdsReader(StagedReader):
         self._stats["rows_direct"] += plan.num_rows - staged
         self._stats["reads_staged"] += len(rest)
         futures = self._read(direct.file, direct.offset, direct.length, direct.target)
-        return StagedRead(self, out, rounds, futures).start()
+        return DeviceRead(self, out, rounds, futures).start()
 
     def _read(self, file: Ints, offset: Ints, length: Ints, pointer: Ints) -> Futures:
         futures: Futures = []

@@ -28,8 +28,32 @@ def torch_device(session: CudaSession) -> torch.device:
     )
 
 
+def torch_ordinal(device: torch.device) -> int:
+    """Return the ordinal that torch means: of ``"cuda"`` the calling thread's current device, as everywhere in torch."""
+    index: int | None = device.index
+    if index is not None:
+        return index
+    return torch.cuda.current_device() if torch.cuda.is_available() else 0
+
+
+def pointer_ordinal(pointer: int) -> int:
+    """Return the device that a pointer belongs to."""
+    from cuda.bindings import driver
+
+    attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    status, ordinal = driver.cuPointerGetAttribute(attribute, pointer)
+    if int(status):
+        raise ConfigError(f"the pointer of __cuda_array_interface__ must be CUDA's (got {pointer:#x}: {status.name})")
+    return int(ordinal)
+
+
 def to_torch(array: DeviceArray, device: torch.device) -> Tensor:
-    """Share an array with torch, in order with the calling thread's current stream."""
+    """Share an array with torch, in order with the calling thread's current stream.
+
+    The memory stays as long as the tensor, and is not reused before what the stream that is current *now* has queued by
+    then. A consumer that goes on to use it on another stream makes that stream and this one wait for each other, as
+    torch asks for tensors of its own; ``Tensor.record_stream`` does nothing for memory that torch did not allocate.
+    """
     if device.type == "cpu":
         return torch.utils.dlpack.from_dlpack(array.__dlpack__(dl_device=(1, 0)))
     with torch.cuda.device(device):
@@ -46,8 +70,10 @@ def seeds_to_host(value: Any) -> Tensor:
         raise ConfigError(f"seeds must be integers of one dimension (got {dtype}, {len(shape)} dimensions)")
     if interface.get("strides") not in (None, (dtype.itemsize,)):
         raise ConfigError(f"seeds must be contiguous (got strides {interface['strides']})")
-    session = CudaSession(open_device())
+    pointer = int(interface["data"][0])
+    if not pointer:
+        return torch.empty(0, dtype=torch.int64)
+    session = CudaSession(open_device(pointer_ordinal(pointer)))
     if interface.get("stream"):
         session.order_after(int(interface["stream"]))
-    pointer = int(interface["data"][0])
     return torch.from_numpy(session.download(DeviceArray(pointer, shape, dtype, value)).astype(np.int64))

@@ -10,10 +10,10 @@ import numpy as np
 
 from gids import _native
 from gids.cuda.array import DeviceArray
+from gids.cuda.device_reader import DeviceRead, DeviceReader, Ints, Prepared, Round, pack_rounds
+from gids.cuda.nvme_queues import READ, DeviceQueues, DeviceReads
 from gids.cuda.session import CudaSession
-from gids.cuda.staged import Ints, Prepared, Round, StagedRead, StagedReader, pack_rounds
 from gids.errors import DeviceError, StorageError
-from gids.nvme.device import READ, DeviceQueues, DeviceReads
 from gids.storage.curve import load_curve
 from gids.storage.options import StorageOptions
 from gids.storage.plan import PlanLimits, plan_reads
@@ -24,7 +24,7 @@ QUEUE_PAIRS = 2
 _PAGE = 4096
 
 
-class NvmeDeviceReader(StagedReader):
+class NvmeDeviceReader(DeviceReader):
     """Reads rows of a table from drives that :mod:`gids.nvme` has opened and attached to it.
 
     The kernel ``nvme_submit`` sends the merged reads of a group, ``nvme_poll`` takes the answers as they come, and
@@ -82,7 +82,7 @@ class NvmeDeviceReader(StagedReader):
         """Plan the reads; drives write to memory of their own, so no row asks for a certain place."""
         return Prepared(plan_reads(self.table, rows, self.limits), np.empty(0, np.int64), np.empty(0, np.int64))
 
-    def submit(self, prepared: Prepared, out: DeviceArray, to: Ints) -> StagedRead:
+    def submit(self, prepared: Prepared, out: DeviceArray, to: Ints) -> DeviceRead:
         """Start reading; the ``i``-th of the rows asked for begins at byte ``to[i]``, counted from ``out``."""
         plan = prepared.plan
         every = np.arange(plan.num_reads)
@@ -90,7 +90,7 @@ class NvmeDeviceReader(StagedReader):
         self._stats["rows"] += plan.num_rows
         self._stats["reads"] += plan.num_reads
         self._stats["bytes_read"] += plan.total_bytes
-        return StagedRead(self, out, rounds, None).start()
+        return DeviceRead(self, out, rounds, None).start()
 
     def take_region(self, count: int, *, wait: bool) -> DeviceArray | None:
         """Give a part of the drives' memory."""

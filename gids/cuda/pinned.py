@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import resource
+import mmap
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from gids.cuda.array import DeviceArray
-from gids.cuda.session import CudaSession, Session
+from gids.cuda.pages import PagesTakenError, RegisteredPages, RegistrationError, kind_of
+from gids.cuda.session import CudaDevice, CudaSession, Session
+from gids.cuda.transfer import memlock_limit
 from gids.errors import DeviceError
 from gids.units import format_bytes
 
-_REGISTER_MAPPED = 1 | 2  # CU_MEMHOSTREGISTER_PORTABLE: for every context; CU_MEMHOSTREGISTER_DEVICEMAP
+#: Below this, arrays are copied to pages of their own: glibc's malloc maps what is larger by itself (128 KiB at least).
+SHARED_PAGE_BYTES = 128 << 10
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
-_ALREADY_REGISTERED = 712  # CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED
 
 
 class HostArray(Protocol):
@@ -37,12 +39,6 @@ class MapsHost(Protocol):
         """Show an array to kernels."""
 
 
-def memlock_limit() -> int | None:
-    """Give the bytes that this process may lock (RLIMIT_MEMLOCK), or None for no limit."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
 def host_array(session: Session, values: npt.NDArray[Any], name: str) -> HostArray:
     """Pin an array where it is, so that kernels read it over the bus."""
     if isinstance(session, MapsHost):
@@ -53,26 +49,34 @@ def host_array(session: Session, values: npt.NDArray[Any], name: str) -> HostArr
 
 
 class RegisteredArray:
-    """Memory registered with the driver (``cuMemHostRegister``) until :meth:`close`."""
+    """An array in registered pages until :meth:`close`: its own, or a copy where other data is on them.
+
+    Arrays below :data:`SHARED_PAGE_BYTES` come from a heap and share their pages; others may meet a range at their edges.
+    """
 
     def __init__(self, session: CudaSession, values: npt.NDArray[Any], name: str):
-        from cuda.bindings import driver
-
-        session.enter()
-        self._values: npt.NDArray[Any] | None = values
-        self._registered = False
+        self._pages: RegisteredPages | None = None
+        self._copy: mmap.mmap | None = None
         pointer = values.ctypes.data
         if values.nbytes:
-            (status,) = driver.cuMemHostRegister(pointer, values.nbytes, _REGISTER_MAPPED)
-            if int(status) not in (0, _ALREADY_REGISTERED):
-                raise DeviceError(_explain_register(name, values.nbytes, status))
-            self._registered = int(status) == 0
-            status, mapped = driver.cuMemHostGetDevicePointer(pointer, 0)
-            if int(status):
-                self.close()
-                raise DeviceError(f"{name} has no device address ({status.name})")
-            pointer = int(mapped)
+            try:
+                values, self._pages = self._register(session.device, values)
+            except RegistrationError as error:
+                raise DeviceError(_explain_register(name, values.nbytes, error.status)) from error
+            pointer = self._pages.pointer
         self._array = DeviceArray(pointer, values.shape, values.dtype, values)
+
+    def _register(self, device: CudaDevice, values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], RegisteredPages]:
+        kind = kind_of(device, values.ctypes.data, values.nbytes)
+        if values.nbytes >= SHARED_PAGE_BYTES and kind is not None:
+            try:
+                return values, RegisteredPages(device, values.ctypes.data, values.nbytes, kind)
+            except PagesTakenError:
+                pass  # a neighbour's
+        self._copy = mmap.mmap(-1, values.nbytes)
+        copied: npt.NDArray[Any] = np.frombuffer(self._copy, values.dtype, values.size).reshape(values.shape)
+        copied[...] = values
+        return copied, RegisteredPages(device, copied.ctypes.data, copied.nbytes)
 
     @property
     def array(self) -> DeviceArray:
@@ -80,12 +84,10 @@ class RegisteredArray:
         return self._array
 
     def close(self) -> None:
-        """Unregister."""
-        from cuda.bindings import driver
-
-        if self._registered and self._values is not None:
-            driver.cuMemHostUnregister(self._values.ctypes.data)
-        self._registered, self._values = False, None
+        """Unregister. A copy's memory goes with the last array over it."""
+        if self._pages is not None:
+            self._pages.close()
+            self._pages = None
 
 
 def _explain_register(name: str, count: int, status: Any) -> str:
@@ -98,33 +100,3 @@ def _explain_register(name: str, count: int, status: Any) -> str:
             "`memlock` in /etc/security/limits.conf, or `--ulimit memlock=-1` for a container"
         )
     return message
-
-
-class StagingBuffer:
-    """Pinned memory (``cuMemHostAlloc``) that reads land in on their way to the device."""
-
-    def __init__(self, session: CudaSession, count: int):
-        from cuda.bindings import driver
-
-        session.enter()
-        status, self._pointer = driver.cuMemHostAlloc(max(count, 1), 0)
-        if int(status):
-            limit = memlock_limit()
-            raise DeviceError(
-                f"staging needs {format_bytes(count)} of pinned memory: cuMemHostAlloc failed ({status.name}; "
-                f"RLIMIT_MEMLOCK is {'unlimited' if limit is None else format_bytes(limit)})"
-            )
-        self.count = count
-        address = int(self._pointer)
-        array_type = np.ctypeslib.as_array
-        import ctypes
-
-        self.bytes: npt.NDArray[np.uint8] = array_type((ctypes.c_uint8 * max(count, 1)).from_address(address))[:count]
-
-    def close(self) -> None:
-        """Give the memory back; nothing may read or write it any more."""
-        from cuda.bindings import driver
-
-        if self._pointer is not None:
-            driver.cuMemFreeHost(self._pointer)
-            self._pointer = None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from gids._native import PolicyKind
 from gids.cuda.array import DeviceArray
-from gids.cuda.passes import compact, exclusive_scan, full, sort_pairs
+from gids.cuda.passes import empty_prefix, sort_pairs, turnstile
 from gids.cuda.pinned import host_array
 from gids.cuda.session import Session
 from gids.cuda.sieve import SieveQueue
@@ -19,6 +19,8 @@ from gids.errors import ConfigError
 from gids.tiers.host_buffer import HostRows
 from gids.tiers.plan import Counters
 from gids.tiers.policies import Policy, parse_policy
+
+Numbers = TypeVar("Numbers", DeviceArray, npt.NDArray[np.int64])
 
 _NEVER, _VISITED = 0xFFFFFFFF, 0xFFFFFFFE  # kNever, kVisited of kernels/
 _POLICY_NUMBERS = {
@@ -165,7 +167,7 @@ class CudaPlanner:
         self.generation += 1
 
     def resident_rows(self) -> npt.NDArray[np.int64]:
-        """Give int64[C]: the row that each slot will hold once all planned groups are executed, -1 if free. Waits."""
+        """Return int64[C]: the row that each slot will hold once all planned groups are executed, -1 if free. Waits."""
         return self._session.download(self._row_of)
 
     def _clear(self) -> None:
@@ -183,14 +185,16 @@ class CudaPlanner:
             )
 
     def plan_group(self, batches: Sequence[DeviceArray], lookahead: Sequence[DeviceArray] = ()) -> DeviceGroupPlan:
-        """Plan the next group; see :meth:`gids.tiers.plan.Planner.plan_group`. Waits for the numbers it returns."""
+        """Plan the next group; see :meth:`gids.tiers.plan.Planner.plan_group`. Waits once, for what it returns."""
         future = [*batches, *lookahead[: self.policy.ahead]] if self.looks_ahead else list(batches)
+        for rows in future:
+            if rows.dtype != np.int64 or len(rows.shape) != 1:
+                raise ConfigError(f"rows of a batch must be a 1-dimensional int64 array (got {rows.dtype})")
         known = self._known(future)
-        self._check(future[known:])
+        group = _Group(self._session, list(batches))
         if self.looks_ahead:
-            for batch in future[known:]:
-                self._observe(batch)
-        return self._plan(list(batches))
+            self._observe(future[known:], group.numbers.bad)
+        return self._plan(group)
 
     def _known(self, future: list[DeviceArray]) -> int:
         known = len(self._observed)
@@ -199,81 +203,56 @@ class CudaPlanner:
             known = 0
         return known
 
-    def _check(self, batches: list[DeviceArray]) -> None:
-        session = self._session
-        bad = session.empty(1, np.uint32)
-        session.fill(bad, 0)
-        for rows in batches:
-            if rows.dtype != np.int64 or len(rows.shape) != 1:
-                raise ConfigError(f"rows of a batch must be a 1-dimensional int64 array (got {rows.dtype})")
-            if len(rows):
-                session.launch("check_ids", len(rows), rows, np.int64(len(rows)), np.int64(self.num_rows), bad)
-        if session.download(bad)[0]:
-            self._forget_window()
-            raise ConfigError(f"rows of a batch must be in [0, {self.num_rows})")
-
-    def _observe(self, rows: DeviceArray) -> None:
-        session, count = self._session, len(rows)
-        self._latest.make_room(count, sum(len(batch) for batch in self._observed), self._first)
-        batch = self._first + len(self._uses)
-        self._uses.append(session.empty(count, np.uint32))
-        self._observed.append(rows)
-        if count:
-            session.launch(
-                "observe_rows", count, *self._latest.arguments, *self._cached.arguments, self._slots,
-                self._use_pointers(), np.uint32(self._first), np.uint32(batch), rows, np.int64(count),
-            )  # fmt: skip
-            self._latest.used += count
+    def _observe(self, batches: list[DeviceArray], bad: DeviceArray) -> None:
+        session, first = self._session, len(self._uses)
+        self._uses += [session.empty(len(rows), np.uint32) for rows in batches]
+        pointers = self._use_pointers()
+        for number, rows in enumerate(batches, first):
+            count = len(rows)
+            self._latest.make_room(count, sum(len(batch) for batch in self._observed), self._first)
+            self._observed.append(rows)
+            if count:
+                session.launch(
+                    "observe_rows", count, *self._latest.arguments, *self._cached.arguments, self._slots, pointers,
+                    np.uint32(self._first), np.uint32(self._first + number), np.int64(self.num_rows), rows,
+                    np.int64(count), bad,
+                )  # fmt: skip
+                self._latest.used += count
 
     def _use_pointers(self) -> DeviceArray:
         return self._session.upload(np.array([uses.pointer for uses in self._uses], np.uint64))
 
-    def _plan(self, batches: list[DeviceArray]) -> DeviceGroupPlan:
-        session = self._session
-        begins = np.concatenate([[0], np.cumsum([len(rows) for rows in batches])]).astype(np.int64)
-        total = int(begins[-1])
-        counters = full(session, 5 * max(len(batches), 1), 0)
-        location, missed = session.empty(total, np.int64), session.empty(total, np.int64)
-        rows = session.empty(total, np.int64)
-        bad = session.empty(1, np.uint32)  # rows were checked
+    def _plan(self, group: _Group) -> DeviceGroupPlan:
+        """Queue all passes, then wait for the numbers and the rows to read."""
+        session, batches, numbers = self._session, group.batches, group.numbers
         group_begin, group_end = self._first, self._first + len(batches)
-        hosted: tuple[DeviceArray | None, np.uint64] = (
-            (None, np.uint64(0))
-            if self._host_map is None
-            else (self._host_map.array, np.uint64(self._host_map.array.size // 2 - 1))
-        )
-        unknown = np.uint32(_VISITED if self._kind == PolicyKind.SIEVE else _NEVER)
-        for b, batch in enumerate(batches):
-            if not len(batch):
-                continue
-            part = slice(int(begins[b]), int(begins[b + 1]))
-            session.copy(rows[part], batch)
-            session.launch(
-                "classify_rows", len(batch), *self._cached.arguments, *hosted, np.int64(self.capacity),
-                np.int64(self.host_rows), np.int64(self.num_rows), self._popularity, self._slots, batch,
-                np.int64(len(batch)), np.uint32(group_begin + b), self._uses[b] if self.looks_ahead else None, unknown,
-                np.uint32(group_end), location[part], missed[part], counters[5 * b : 5 * b + 5], bad,
-            )  # fmt: skip
-        disk_rows, states, unique = self._find_duplicates(rows, location, missed, begins, counters, group_begin)
+        self._classify(group, group_begin, group_end)
+        self._find_duplicates(group, group_begin)
         self._first = group_end
         if self.looks_ahead:
             self._uses, self._observed = self._uses[len(batches) :], self._observed[len(batches) :]
-        positions, slots, admitted = self._select(states, unique, total)
-        positions, slots, by_batch = self._spread(positions, slots, admitted, len(batches), group_begin)
-        num_disk, num_admitted = (int(session.download(value)[0]) for value in (unique, admitted))
-        self._apply(positions, slots, num_admitted, admitted, disk_rows, states)
-        edges = np.concatenate([[0], np.cumsum(session.download(by_batch))]).astype(int)
-        counted = session.download(counters).reshape(-1, 5)
+        positions, slots = self._select(group)
+        positions, slots = self._spread(positions, slots, group, group_begin)
+        self._apply(positions, slots, group)
+        found, disk_rows = session.download_all([numbers.array, group.disk_rows])
+        told = GroupNumbers(found, len(batches))
+        if told.bad[0]:
+            self._clear()  # what it planned is not read
+            raise ConfigError(f"rows of a batch must be in [0, {self.num_rows})")
+        admitted = int(told.admitted[0])
+        self._cached.used += admitted
+        by_batch = told.by_batch if len(batches) > 1 else told.admitted
+        edges = np.concatenate([[0], np.cumsum(by_batch)]).astype(int)
         plan = DeviceGroupPlan(
-            session.download(disk_rows[:num_disk]),
-            positions[:num_admitted],
-            slots[:num_admitted],
+            disk_rows[: int(told.unique[0])].copy(),
+            positions[:admitted],
+            slots[:admitted],
             tuple(
                 DeviceBatchPlan(
-                    location[int(begins[b]) : int(begins[b + 1])],
+                    group.location[int(group.begins[b]) : int(group.begins[b + 1])],
                     int(edges[b]),
                     int(edges[b + 1]),
-                    Counters(len(batches[b]), *(int(value) for value in counted[b, 1:])),
+                    Counters(len(batches[b]), *(int(value) for value in told.counters[5 * b + 1 : 5 * b + 5])),
                 )
                 for b in range(len(batches))
             ),
@@ -285,102 +264,135 @@ class CudaPlanner:
         self._number += 1 if batches else 0  # there is nothing to gather of an empty group
         return plan
 
-    def _find_duplicates(
-        self,
-        rows: DeviceArray,
-        location: DeviceArray,
-        missed: DeviceArray,
-        begins: npt.NDArray[np.int64],
-        counters: DeviceArray,
-        group_begin: int,
-    ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """Sort the misses by row; the first of equal rows is read. Gives disk rows, their states, and how many."""
-        session, total = self._session, len(rows)
-        everything = full(session, 1, total)
-        before = exclusive_scan(session, missed, everything, total)
-        count = before[total : total + 1]
-        miss_rows, miss_at = session.empty(total, np.int64), session.empty(total, np.int64)
-        flags, disk_rows = session.empty(total, np.int64), session.empty(total, np.int64)
-        states = session.empty((total, self._state_words), np.uint32)
-        if total:
-            session.launch("collect_misses", total, rows, missed, before, np.int64(total), miss_rows, miss_at)
-        miss_rows, miss_at = sort_pairs(session, miss_rows, miss_at, count, total, self.num_rows)
-        session.launch("flag_new_rows", total, miss_rows, count, flags)
-        positions = exclusive_scan(session, flags, count, total)
-        session.launch(
-            "place_misses", total, miss_rows, miss_at, count, flags, positions, session.upload(begins),
-            np.int32(len(begins) - 1), np.uint32(group_begin), self._use_pointers() if self.looks_ahead else None,
-            np.int64(self.capacity + self.host_rows), self._popularity, location, disk_rows, states, counters,
-        )  # fmt: skip
-        unique = session.empty(1, np.int64)
-        session.launch("take_values", 1, positions, count, np.int64(1), unique)
-        return disk_rows, states, unique
+    def _classify(self, group: _Group, group_begin: int, group_end: int) -> None:
+        """Find every row in cache or host buffer."""
+        hosted: tuple[DeviceArray | None, np.uint64] = (
+            (None, np.uint64(0))
+            if self._host_map is None
+            else (self._host_map.array, np.uint64(self._host_map.array.size // 2 - 1))
+        )
+        unknown = np.uint32(_VISITED if self._kind == PolicyKind.SIEVE else _NEVER)
+        for b, batch in enumerate(group.batches):
+            if not len(batch):
+                continue
+            part = slice(int(group.begins[b]), int(group.begins[b + 1]))
+            self._session.launch(
+                "classify_rows", len(batch), *self._cached.arguments, *hosted, np.int64(self.capacity),
+                np.int64(self.host_rows), np.int64(self.num_rows), self._popularity, self._slots, batch,
+                np.int64(len(batch)), np.uint32(group_begin + b), self._uses[b] if self.looks_ahead else None, unknown,
+                np.uint32(group_end), group.begins[b], group.keys[part], group.occurrences[part], group.location[part],
+                group.numbers.counters[5 * b : 5 * b + 5], group.numbers.misses, group.numbers.bad,
+            )  # fmt: skip
 
-    def _select(
-        self, states: DeviceArray, unique: DeviceArray, bound: int
-    ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
-        """Choose what enters the cache and the slots it goes to. Gives positions, slots, and how many."""
-        session, capacity = self._session, self.capacity
+    def _find_duplicates(self, group: _Group, group_begin: int) -> None:
+        """Sort the misses by row; the first of equal rows is read."""
+        session, total, numbers = self._session, group.total, group.numbers
+        if not total:
+            return
+        everything = group.device_begins[len(group.batches) :]
+        rows, at = sort_pairs(session, group.keys, group.occurrences, everything, total, self.num_rows + 1)
+        firsts = empty_prefix(session, total, numbers.unique)
+        session.launch("flag_new_rows", total, rows, numbers.misses, *firsts, turnstile(session))
+        group.states = session.empty((total, self._state_words), np.uint32)
+        session.launch(
+            "place_misses", total, rows, at, numbers.misses, *firsts, group.device_begins,
+            np.int32(len(group.batches)), np.uint32(group_begin), self._use_pointers() if self.looks_ahead else None,
+            np.int64(self.capacity + self.host_rows), self._popularity, group.location, group.disk_rows, group.states,
+            numbers.counters,
+        )  # fmt: skip
+
+    def _select(self, group: _Group) -> tuple[DeviceArray, DeviceArray]:
+        """Choose what enters the cache and the slots it goes to: positions and slots, as many as can be."""
+        session, capacity, bound, numbers = self._session, self.capacity, group.total, group.numbers
         if capacity == 0 or bound == 0:
-            return session.empty(0, np.int64), session.empty(0, np.int64), full(session, 1, 0)
+            return session.empty(0, np.int64), session.empty(0, np.int64)
         if self._kind == PolicyKind.SIEVE:
-            return self._sieve.select(self._slots, int(session.download(unique)[0]))
+            positions, slots, admitted = self._sieve.select(self._slots, int(session.download(numbers.unique)[0]))
+            session.copy(numbers.admitted, admitted)
+            return positions, slots
         ahead = len(self._uses)
         classes = self._classes + ahead * self._classes_per_batch
         ranking = (np.int32(_POLICY_NUMBERS[self._kind]), *self._key, np.uint32(self._first), np.uint32(ahead))
-        common = (*ranking, self._slots, np.int64(capacity), states, unique)
-        residents, misses, cut = full(session, classes, 0), full(session, classes, 0), session.empty(3, np.int64)
-        items = max(capacity, bound)
-        session.launch("count_classes", items, *common, residents, misses)
-        session.launch("choose_class_cut", 1, residents, misses, np.uint32(classes), np.int64(capacity), cut, blocks=1)
-        slot_flags, miss_flags = session.empty(capacity, np.int64), session.empty(bound, np.int64)
-        session.launch("flag_edge", items, *common, cut, slot_flags, miss_flags)
-        every_slot = full(session, 1, capacity)
-        slot_ranks = exclusive_scan(session, slot_flags, every_slot, capacity)
-        miss_ranks = exclusive_scan(session, miss_flags, unique, bound)
-        session.launch("flag_moves", items, *common, cut, slot_ranks, miss_ranks, slot_flags, miss_flags)
-        limit = min(bound, capacity)
-        positions, admitted = compact(session, miss_flags, unique, bound, limit)
-        slots, _ = compact(session, slot_flags, every_slot, capacity, limit)
-        return positions, slots, admitted
+        common = (*ranking, self._slots, np.int64(capacity), group.states, numbers.unique)
+        items, limit, gate = capacity + bound, min(bound, capacity), turnstile(session)
+        by_class, cut = session.empty(2 * classes, np.int64), session.empty(3, np.int64)
+        session.fill(by_class, 0)
+        session.launch(
+            "count_classes", items, *common, np.uint32(classes), by_class[:classes], by_class[classes:], cut, gate
+        )
+        edge, moves = empty_prefix(session, items), empty_prefix(session, items)
+        session.launch("rank_edge", items, *common, cut, *edge, gate)
+        session.launch("rank_moves", items, *common, cut, *edge, *moves, gate)
+        positions, slots = session.empty(limit, np.int64), session.empty(limit, np.int64)
+        session.launch(
+            "collect_moves", items, *moves, np.int64(capacity), numbers.unique, np.int64(limit), slots, positions,
+            numbers.admitted,
+        )  # fmt: skip
+        return positions, slots
 
     def _spread(
-        self, positions: DeviceArray, slots: DeviceArray, count: DeviceArray, batches: int, group_begin: int
-    ) -> tuple[DeviceArray, DeviceArray, DeviceArray]:
+        self, positions: DeviceArray, slots: DeviceArray, group: _Group, group_begin: int
+    ) -> tuple[DeviceArray, DeviceArray]:
         """Order admissions by the batch after which they are made."""
-        session, bound = self._session, len(positions)
-        by_batch = full(session, max(batches, 1), 0)
-        if bound == 0:
-            return positions, slots, by_batch
+        session, bound, batches, count = self._session, len(positions), len(group.batches), group.numbers.admitted
+        if bound == 0 or batches == 1:
+            return positions, slots
         turn, order = session.empty(bound, np.int64), session.empty(bound, np.int64)
-        session.launch("count_up", bound, np.int64(0), np.int64(bound), order)
         session.launch(
-            "choose_turns", bound, self._slots, slots, count, np.int32(batches), np.uint32(group_begin), turn, by_batch
-        )
+            "choose_turns", bound, self._slots, slots, count, np.int32(batches), np.uint32(group_begin), turn, order,
+            group.numbers.by_batch,
+        )  # fmt: skip
         _, order = sort_pairs(session, turn, order, count, bound, batches)
         out_slots, out_positions = session.empty(bound, np.int64), session.empty(bound, np.int64)
         session.launch("order_admissions", bound, order, count, slots, positions, out_slots, out_positions)
-        return out_positions, out_slots, by_batch
+        return out_positions, out_slots
 
-    def _apply(
-        self,
-        positions: DeviceArray,
-        slots: DeviceArray,
-        num_admitted: int,
-        count: DeviceArray,
-        disk_rows: DeviceArray,
-        states: DeviceArray,
-    ) -> None:
-        if num_admitted == 0:
+    def _apply(self, positions: DeviceArray, slots: DeviceArray, group: _Group) -> None:
+        """Let the map of the cache know who is evicted and who comes in."""
+        session, bound, count = self._session, len(positions), group.numbers.admitted
+        if bound == 0:
             return
-        session = self._session
-        self._cached.make_room(num_admitted, self.capacity)
-        session.launch("evict_slots", num_admitted, *self._cached.arguments, slots, count, self._row_of)
+        self._cached.make_room(bound, self.capacity)
         session.launch(
-            "fill_slots", num_admitted, *self._cached.arguments, slots, positions, count, disk_rows, states,
+            "fill_slots", bound, *self._cached.arguments, slots, positions, count, group.disk_rows, group.states,
             self._row_of, self._slots,
         )  # fmt: skip
-        self._cached.used += num_admitted
+
+
+class GroupNumbers(Generic[Numbers]):
+    """What is counted while a group is planned, by name: parts of one int64 array, on the device or on the host.
+
+    Parameters
+    ----------
+    array : int64[6 batches + 4]
+        All of them.
+    batches : int
+        Batches of the group.
+    """
+
+    def __init__(self, array: Numbers, batches: int):
+        self.array: Numbers = array
+        self.misses: Numbers = array[0:1]
+        self.unique: Numbers = array[1:2]
+        self.admitted: Numbers = array[2:3]
+        self.bad: Numbers = array[3:4]
+        self.by_batch: Numbers = array[4 : 4 + batches]  # admissions made after each batch; of one batch not counted
+        self.counters: Numbers = array[4 + batches : 4 + 6 * batches]  # five for each batch, see classify_rows
+
+
+class _Group:
+    """A group on its way through the passes: arrays with room for all its rows."""
+
+    def __init__(self, session: Session, batches: list[DeviceArray]):
+        self.batches = batches
+        self.begins = np.concatenate([[0], np.cumsum([len(rows) for rows in batches])]).astype(np.int64)
+        self.total = int(self.begins[-1])
+        self.device_begins = session.upload(self.begins)
+        self.numbers = GroupNumbers(session.upload(np.zeros(4 + 6 * len(batches), np.int64)), len(batches))
+        self.location, self.disk_rows, self.keys, self.occurrences = (
+            session.empty(self.total, np.int64) for _ in range(4)
+        )
+        self.states: DeviceArray | None = None  # SlotState of each row that is read
 
 
 def plan_to_host(session: Session, plan: DeviceGroupPlan) -> dict[str, Any]:

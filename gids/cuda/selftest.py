@@ -19,18 +19,22 @@ from torch import Tensor
 import gids
 from gids._native import DType, NvmeStubDrive, ThreadPool, damp_ranks, gather_rows, push_ranks
 from gids.cuda.compile import compile_kernels
+from gids.cuda.nvme_queues import READ
+from gids.cuda.pages import RegisteredPages
 from gids.cuda.passes import exclusive_scan, full, sort_pairs
 from gids.cuda.pinned import host_array
 from gids.cuda.planner import CudaPlanner, plan_to_host
 from gids.cuda.sampling import CudaNeighborSampler, CudaSampler, PinnedTopology, as_numpy, device_sampler
-from gids.cuda.session import Argument, CudaSession, Session, open_device
+from gids.cuda.session import Argument, CudaDevice, CudaSession, Session, open_device
+from gids.cuda.store import CudaTableStore
 from gids.errors import GidsError
 from gids.generate import communities
-from gids.loader.batch import Batch, map_tensors
-from gids.nvme.device import READ
+from gids.runtime import MemoryOptions, PipelineOptions
+from gids.runtime.batch import Batch, map_tensors
 from gids.sampling import (
     EdgeSeeds,
     Exclude,
+    LaborSampler,
     LadiesSampler,
     NeighborSampler,
     Relation,
@@ -181,10 +185,11 @@ def check_sampling(session: Session) -> str:
 
 
 def check_layers(session: Session) -> str:
-    """Weighted sampling, LADIES and ShaDow."""
+    """Weighted sampling, LABOR, LADIES and ShaDow."""
     samplers: list[Sampler] = [
         NeighborSampler([3, 4], weights=True),
         NeighborSampler([3, 4], weights=True, replace=True),
+        LaborSampler([3, 4]),
         LadiesSampler([40, 20]),
         LadiesSampler([40, 20], weights=True, edge_ids=True),
         ShadowSampler([3, 3], edge_ids=True),
@@ -329,6 +334,11 @@ def check_rank(session: Session) -> str:
     return f"{nodes} nodes, {indptr[-1]:,} edges"
 
 
+def _map_in_place(session: Any, address: int, count: int) -> RegisteredPages:
+    device: CudaDevice = session.device
+    return RegisteredPages(device, address, count)
+
+
 def check_nvme(session: Session) -> str:
     """Drive the queue pair against a drive made of host memory, which a thread plays."""
     count, block = 600, 512
@@ -336,9 +346,8 @@ def check_nvme(session: Session) -> str:
     mapped = []
     try:
         for address, size in stub.regions():
-            memory = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
-            mapped.append(host_array(session, memory, "queue memory"))
-            if mapped[-1].array.pointer != address:
+            mapped.append(_map_in_place(session, address, size))
+            if mapped[-1].pointer != address:
                 raise NotRun("the device does not use host addresses as they are")
         reads = np.zeros(count, READ)
         reads["lba"] = np.random.default_rng(6).integers(0, 1 << 40, count)
@@ -363,8 +372,8 @@ def check_nvme(session: Session) -> str:
         _same(got.reshape(count, -1), expected.astype(np.uint8), "data of the drive")
     finally:
         stub.stop()
-        for array in mapped:
-            array.close()
+        for pages in mapped:
+            pages.close()
     return f"{count} reads of {3 * block} bytes through a ring of 64"
 
 
@@ -403,11 +412,12 @@ def _batches_equal(expected: list[Batch], got: list[Batch]) -> int:
 
 
 _OPTIONS: dict[str, Any] = {
-    "split": "train", "fanouts": [3, 4], "batch_size": 64, "max_group": 3, "cache": "16KiB", "seed": 3,
+    "seeds": "train", "fanouts": [3, 4], "batch_size": 64, "seed": 3,
+    "memory": MemoryOptions(cache="16KiB", host_buffer=0), "pipeline": PipelineOptions(sweep_batches=3),
 }  # fmt: skip
 
 
-def check_loader(dataset: gids.Dataset, engine: str) -> str:
+def check_loader(dataset: gids.Dataset, engine: str, device: str) -> str:
     """One epoch with a storage engine gives the batches of the CPU backend."""
     if engine == "gds" and importlib.util.find_spec("kvikio") is None:
         raise NotRun("kvikio is not installed (pip install 'gids[gds]')")
@@ -415,25 +425,26 @@ def check_loader(dataset: gids.Dataset, engine: str) -> str:
         raise NotRun(refusal)
     with gids.Loader(dataset, **_OPTIONS) as loader:
         expected = list(loader)
-    with gids.Loader(dataset, device="cuda", storage=engine, **_OPTIONS) as loader:
+    with gids.Loader(dataset, device=device, storage=engine, **_OPTIONS) as loader:
         compared = _batches_equal(expected, list(loader))
-        notes = getattr(loader._engine, "notes", {})
+        notes = loader.notes
     return f"{compared} tensors in {len(expected)} batches; {'; '.join(notes.values())}"
 
 
-def check_slots(dataset: gids.Dataset) -> str:
+def check_slots(dataset: gids.Dataset, device: str) -> str:
     """Rows of whole pages go straight to the slots where they stay, and batches are the CPU's."""
     if importlib.util.find_spec("kvikio") is None:
         raise NotRun("kvikio is not installed (pip install 'gids[gds]')")
     with gids.Loader(dataset, **_OPTIONS) as loader:
         expected = list(loader)
     storage = StorageOptions(engine="gds", merge_gap_bytes=0)
-    with gids.Loader(dataset, device="cuda", storage=storage, **_OPTIONS) as loader:
+    # Prepared, because stores are opened anew where the preparation ends, and counts of the old ones are gone.
+    with gids.Loader(dataset, device=device, storage=storage, **_OPTIONS).prepare() as loader:
         _batches_equal(expected, list(loader))
-        engine: Any = loader._engine
-        (table,) = engine.table_set.stores.values()
-        io, stayed, copied = table.reader.stats(), table.store.rows_taken_over, table.store.rows_copied
-        notes = engine.notes
+        (table,) = loader.stores.values()
+        assert isinstance(table, CudaTableStore)
+        io, stayed, copied = table.reader.stats(), table.rows_taken_over, table.rows_copied
+        notes = loader.notes
     if io["rows_staged"] or copied or not stayed:
         raise GidsError(
             f"{io['rows_staged']} of {io['rows']} rows did not go straight to their slots, {copied} were copied"
@@ -472,9 +483,9 @@ def train(dataset: gids.Dataset, device: str | None, epochs: int = 2) -> list[fl
     return losses
 
 
-def check_training(dataset: gids.Dataset) -> str:
+def check_training(dataset: gids.Dataset, device: str) -> str:
     """Two epochs on the device: the loss falls, and is the CPU's as far as arithmetic allows."""
-    got, expected = train(dataset, "cuda"), train(dataset, None)
+    got, expected = train(dataset, device), train(dataset, None)
     if not got[1] < got[0]:
         raise GidsError(f"loss must fall from epoch to epoch (got {got[0]:.4f}, {got[1]:.4f})")
     if not np.allclose(got, expected, rtol=1e-3):
@@ -492,7 +503,7 @@ def run_selftest(ordinal: int = 0, report: Callable[[Result], None] | None = Non
     report : callable, optional
         Called with each result as it comes.
     """
-    device = open_device(ordinal)
+    device, where = open_device(ordinal), f"cuda:{ordinal}"
     results: list[Result] = []
 
     def check(name: str, call: Callable[[], str], recording: Recording | None = None) -> None:
@@ -526,10 +537,10 @@ def run_selftest(ordinal: int = 0, report: Callable[[Result], None] | None = Non
     with tempfile.TemporaryDirectory(prefix="gids-selftest-") as directory:
         dataset = communities(Path(directory) / "graph", num_nodes=1200, degree=8, dim=24, train=0.25)
         for engine in ("uring", "pread", "gds"):
-            check(f"storage: {engine}", lambda engine=engine: check_loader(dataset, engine))  # type: ignore[misc]
+            check(f"storage: {engine}", lambda engine=engine: check_loader(dataset, engine, where))  # type: ignore[misc]
         pages = communities(Path(directory) / "pages", num_nodes=400, degree=6, dim=1024, train=0.25)
-        check("storage: gds, straight to cache slots", lambda: check_slots(pages))
-        check("training: two epochs", lambda: check_training(dataset))
+        check("storage: gds, straight to cache slots", lambda: check_slots(pages, where))
+        check("training: two epochs", lambda: check_training(dataset, where))
     return device.name, results
 
 

@@ -58,7 +58,7 @@ class SieveQueue:
         met, wrap = last + 1, size - hand  # items the hand has met; items from `wrap` on are the oldest of the queue
         at = np.array([min(met, wrap), wrap, max(met, wrap), size], np.int64)
         found = session.empty(4, np.int64)
-        session.launch("take_values", 4, kept_before, session.upload(at), np.int64(4), found)
+        session.launch("take_values", 4, kept_before, session.upload(at), None, np.int64(4), found)
         before_stop, newer, before_met, count = (int(value) for value in session.download(found))
 
         begin = 0

@@ -1,6 +1,6 @@
 """What of the CUDA backend was proven, and how: compiled, run lane by lane, run through the stand-in, run on hardware.
 
-Every cell comes from evidence: the compiled kernels, what the lane-by-lane tests launched, and records of
+Every cell comes from evidence: the compiled kernels, what the tests launched lane by lane and as PTX, and records of
 ``gids selftest``. Without evidence a cell says "not run".
 """
 
@@ -32,10 +32,10 @@ FEATURES = (
     Feature("prefix sum, compaction, stable sort", ("scan_", "compact_", "radix_"), "kernels: prefix sum and sort"),
     Feature(
         "neighbour sampling over pinned topology (UVA)",
-        ("count_edges", "choose_edges_", "gather_neighbors_", "check_ids"),
+        ("count_edges", "choose_edges_", "gather_neighbors_"),
         "kernels: neighbour sampling",
     ),
-    Feature("weighted sampling", ("count_weighted", "choose_weighted_"), "kernels: weights, LADIES, ShaDow"),
+    Feature("weighted sampling", ("count_weighted", "choose_weighted_", "choose_labor_"), "kernels: weights, LADIES, ShaDow"),
     Feature("LADIES, ShaDow", ("ladies_", "keep_pairs", "mark_items", "flag_numbered"), "kernels: weights, LADIES, ShaDow"),
     Feature(
         "edges as seeds: negatives, exclusion",
@@ -46,7 +46,7 @@ FEATURES = (
     Feature("window and next use", ("observe_", "map_"), "kernels: cache planning"),
     Feature(
         "cache planning: lookup, victims, slots",
-        ("classify_", "place_", "count_classes", "choose_class_cut", "flag_", "evict_", "fill_", "choose_turns"),
+        ("classify_", "collect_", "flag_new_", "place_", "count_classes", "rank_", "choose_turns", "order_", "fill_"),
         "kernels: cache planning",
     ),
     Feature("sieve policy", ("sieve_",), "kernels: cache planning"),
@@ -84,30 +84,32 @@ def status_table(cubins: Iterable[Cubin], evidence: Path) -> str:
     """
     cubins = list(cubins)
     compiled = {cubin.arch: {entry.kernel for entry in cubin.resources} for cubin in cubins}
-    plain, sanitized = _lanes(evidence, "plain"), _lanes(evidence, "thread")
+    plain, sanitized, ptx = (_lanes(evidence, name) for name in ("plain", "thread", "ptx"))
     standin, hardware = _record(evidence, "standin"), _record(evidence, "hardware")
     words = {True: "passed", False: "**failed**", None: NOT_RUN}
     lines = [
-        "| GPU feature | compiled (NVRTC) | run lane by lane on the CPU | run through the stand-in | run on hardware |",
-        "| --- | --- | --- | --- | --- |",
+        "| GPU feature | compiled (NVRTC) | run lane by lane on the CPU | NVRTC's PTX interpreted | "
+        "run through the stand-in | run on hardware |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for feature in FEATURES:
-        first, lanes = "no kernel of its own", "no kernel of its own"
+        first = lanes = as_ptx = "no kernel of its own"
         if feature.kernels:
             names = {name for kernels in compiled.values() for name in kernels if name.startswith(feature.kernels)}
             archs = [arch for arch, kernels in compiled.items() if names and names <= kernels]
             noun = "kernel" if len(names) == 1 else "kernels"
             first = f"{len(names)} {noun}, {len(archs)} of {len(ARCHITECTURES)} architectures"
-            lanes = _lane_words(names, plain, sanitized)
-        cells = (first, lanes, words[standin.get(feature.check)], words[hardware.get(feature.check)])
+            lanes = _lane_words(names, plain, ", no race under TSan" if names <= sanitized else "")
+            as_ptx = _lane_words(names, ptx, ", no race")  # the interpreter ends with an error at the first
+        cells = (first, lanes, as_ptx, words[standin.get(feature.check)], words[hardware.get(feature.check)])
         lines.append(f"| {feature.name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _lane_words(names: set[str], plain: set[str], sanitized: set[str]) -> str:
-    if not names or not names <= plain:
-        return NOT_RUN if not names & plain else f"{len(names & plain)} of {len(names)}"
-    return "equal to the CPU" + (", no race under TSan" if names <= sanitized else "")
+def _lane_words(names: set[str], launched: set[str], more: str) -> str:
+    if not names or not names <= launched:
+        return NOT_RUN if not names & launched else f"{len(names & launched)} of {len(names)}"
+    return f"equal to the CPU{more}"
 
 
 def insert(text: str, table: str) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,23 +14,27 @@ import torch
 
 from gids.cuda.arena import SlotArena
 from gids.cuda.array import DeviceArray
-from gids.cuda.pinned import StagingBuffer, host_array
+from gids.cuda.blocks import block_bytes
+from gids.cuda.device_reader import DeviceRead, DeviceReader, Ints
+from gids.cuda.pinned import host_array
 from gids.cuda.planner import CudaPlanner, DeviceBatchPlan, DeviceGroupPlan
 from gids.cuda.session import CudaSession
-from gids.cuda.staged import Ints, StagedRead, StagedReader
+from gids.cuda.transfer import StagingBuffer
 from gids.errors import ConfigError, DeviceError, GidsError
-from gids.storage import RowReader
+from gids.ledger import Account, Ledger
+from gids.storage import PendingRead, RowReader
 from gids.table import DTYPES, RowTable
 from gids.tiers.host_buffer import HostBuffer
 from gids.tiers.plan import Counters
 from gids.tiers.policies import Policy
+from gids.tiers.store import output_dtype
 
 _NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES.values())}  # DTypeNumber of kernels/entry_gather.cuh
 _BFLOAT_CODE = 4  # kDLBfloat
 
 
 def numpy_dtype(dtype: torch.dtype) -> tuple[np.dtype[Any], int | None]:
-    """Give the NumPy dtype of a torch dtype's bytes, and its DLPack code where NumPy has no name for it."""
+    """Return the NumPy dtype of a torch dtype's bytes, and its DLPack code where NumPy has no name for it."""
     if dtype == torch.bfloat16:
         return np.dtype(np.uint16), _BFLOAT_CODE
     return np.dtype(str(dtype).removeprefix("torch.")), None
@@ -42,7 +49,7 @@ class StagingPool:
         self._lock = threading.Lock()
 
     def take(self, count: int) -> StagingBuffer:
-        """Give a buffer of at least ``count`` bytes."""
+        """Return a buffer of at least ``count`` bytes."""
         with self._lock:
             fitting = [buffer for buffer in self._free if buffer.count >= count]
             if fitting:
@@ -51,7 +58,8 @@ class StagingPool:
                 return best
             while self._free:  # all too small: their memory is better spent on the larger one
                 self._free.pop().close()
-        return StagingBuffer(self._session, count)
+        # Groups differ by a few rows: a little more room saves pinning again for the next one.
+        return StagingBuffer(self._session.device, block_bytes(count + count // 4))
 
     def give(self, buffer: StagingBuffer) -> None:
         """Take a buffer back; nothing may use it any more."""
@@ -65,43 +73,83 @@ class StagingPool:
                 self._free.pop().close()
 
 
-class DevicePending:
-    """A group whose rows are on their way. Made by :meth:`CudaFeatureStore.start`.
+class DeviceTicket:
+    """A group of batches on its way to device memory; see :class:`gids.tiers.contract.Ticket`.
 
     Attributes
     ----------
-    buffer : DeviceArray
-        Rows that are not in the arena, one behind the other.
+    plan : DeviceGroupPlan
+        What is read and gathered.
+    buffer : DeviceArray or None
+        Rows that are not in the arena, one behind the other; None before the group is read.
     places : int64[disk rows], optional
         Where each row of the group is: slots of the arena, and beyond them (and the host buffer's) rows of ``buffer``.
         Without an arena all rows are in ``buffer``, in order.
+    admissions : tuple of int64 arrays, optional
+        Positions and cache slots of what the group admits, on the host.
     """
 
-    def __init__(self, store: CudaFeatureStore, plan: DeviceGroupPlan):
+    fits = True  # a group is read whole, with memory that is drawn when it is read
+
+    def __init__(self, store: CudaTableStore, plan: DeviceGroupPlan):
         self.plan = plan
+        self.buffer: DeviceArray | None = None
         self.places: Ints | None = None
         self.device_places: DeviceArray | None = None
-        self.admissions: tuple[Ints, Ints] | None = None  # positions and cache slots, on the host
+        self.admissions: tuple[Ints, Ints] | None = None
         self.next_batch = 0
         self._store = store
-        self._read: Any = None
+        self._read: PendingRead | DeviceRead | None = None  # guarded by _lock
         self._staging: StagingBuffer | None = None
-        self.buffer = store.fetch.empty(0 if store.arena else store.bytes_of(plan), np.uint8)
+        self._underway = False
+        self._cancelled = False  # guarded by _lock
+        self._lock = threading.Lock()
+
+    @property
+    def counters(self) -> Counters:
+        """Rows of the whole group by source, as planned."""
+        return self.plan.counters
+
+    def batch_counters(self, batch: int) -> Counters:
+        """Rows of one batch by source."""
+        return self.plan.batches[batch].counters
+
+    @property
+    def underway(self) -> bool:
+        """Whether the group's reads have begun."""
+        return self._underway
+
+    @property
+    def size_bytes(self) -> int:
+        """Device memory that the group's rows take."""
+        return len(self.plan.disk_rows) * self._store.table.row_bytes
+
+    def begin(self) -> None:
+        """Let the group be read with the store's next step."""
+        self._store.begin(self)
 
     def submit(self) -> None:
         """Begin to read: straight into device memory, or into pinned memory first."""
-        rows, store = self.plan.disk_rows, self._store
-        if not len(rows):
-            return
-        if isinstance(store.reader, StagedReader):
-            self._submit_to_slots(store.reader)
-            return
-        table = store.table
-        self._staging = store.staging.take(len(rows) * table.row_bytes)
-        values = torch.from_numpy(self._staging.bytes[: len(rows) * table.row_bytes]).view(table.torch_dtype)
-        self._read = store.reader.submit(torch.from_numpy(rows), values.view(len(rows), table.dim))
+        store, rows = self._store, self.plan.disk_rows
+        with self._lock:
+            if self._cancelled:
+                raise GidsError(f"a group of {store.table.name} was cancelled before it was read")
+            self.buffer = store.fetch.empty(0 if store.arena else self.size_bytes, np.uint8)
+            if len(rows):
+                self._read = (
+                    self._submit_to_slots(store.reader)
+                    if isinstance(store.reader, DeviceReader)
+                    else self._submit_to_staging(store.reader)
+                )
+            self._underway = True
 
-    def _submit_to_slots(self, reader: StagedReader) -> None:
+    def _submit_to_staging(self, reader: RowReader) -> PendingRead:
+        table, rows = self._store.table, self.plan.disk_rows
+        self._staging = self._store.staging.take(len(rows) * table.row_bytes)
+        values = torch.from_numpy(self._staging.bytes[: len(rows) * table.row_bytes]).view(table.torch_dtype)
+        return reader.submit(torch.from_numpy(rows), values.view(len(rows), table.dim))
+
+    def _submit_to_slots(self, reader: DeviceReader) -> DeviceRead:
         store, arena = self._store, self._store.arena
         assert arena is not None
         prepared = reader.prepare(self.plan.disk_rows)
@@ -115,20 +163,23 @@ class DevicePending:
         self.admissions = store.admissions_of(self.plan)
         # Whoever writes to the slots knows nothing of our stream, which may still read what was there.
         store.fetch.synchronize()
-        self._read = reader.submit(prepared, arena.values, to)
+        return reader.submit(prepared, arena.values, to)
 
     def wait(self) -> None:
         """Return when the rows are in device memory, or their copy to it is queued before the gather."""
-        if self._read is None:
+        with self._lock:
+            read, self._read = self._read, None
+            if self._cancelled:
+                raise GidsError(f"a group of {self._store.table.name} was cancelled before it was gathered")
+        if read is None:
             return
-        read, self._read = self._read, None
         try:
             read.wait()
         except BaseException:
             self._give_back()
             raise
-        if not isinstance(read, StagedRead):
-            assert self._staging is not None
+        if self._staging is not None:
+            assert self.buffer is not None
             count = len(self.plan.disk_rows) * self._store.table.row_bytes
             event = self._store.fetch.upload_async(self.buffer, self._staging.bytes[:count])
             self._store.retire(event, self._staging)
@@ -136,11 +187,12 @@ class DevicePending:
 
     def cancel(self) -> None:
         """Read no more; gathering from the group fails from now on."""
-        if self._read is not None:
+        with self._lock:
+            self._cancelled = True
             read, self._read = self._read, None
+        if read is not None:
             read.cancel()
             self._give_back()
-        self.next_batch = -1
 
     def _give_back(self) -> None:
         if self._staging is not None:
@@ -148,31 +200,35 @@ class DevicePending:
             self._staging = None
 
 
-class CudaFeatureStore:
+class CudaTableStore:
     """Cache in device memory, host buffer pinned, groups read by ``gds``, by ``nvme``, or through pinned staging.
 
-    Readers that write to device memory read rows to where they stay: cache and groups share the slots of an arena, and
-    the cache takes rows over without a copy. What comes through pinned staging is copied to a buffer in one piece, and
-    what the cache takes in of it is copied to its slots.
+    See :class:`gids.tiers.contract.Store`. Readers that write to device memory read rows to where they stay: cache and
+    groups share the slots of an arena, and the cache takes rows over without a copy. What comes through pinned staging
+    is copied to a buffer in one piece, and what the cache takes in of it is copied to its slots.
 
     Parameters
     ----------
     table : RowTable
         Whose rows.
-    reader : RowReader or StagedReader
-        Reads rows to the host, or to the device.
+    reader : RowReader or DeviceReader
+        Reads rows to the host, or to the device; closed with this.
     plan_session, fetch_session : CudaSession
         One thread plans while another gathers; each has its stream.
     cache_rows, policy, window, host_buffer, popularity, seed
-        As for :class:`gids.tiers.FeatureStore`.
-    group_rows : int
-        Rows of all groups in flight, as far as expected; more of them take more memory.
+        As for :class:`gids.tiers.TableStore`.
+    group_bytes : int
+        Memory for the rows of all groups in flight, as far as expected.
+    dtype : torch.dtype, optional
+        Of floating point rows in a batch; by default the table's.
+    ledger : Ledger, optional
+        Of device memory.
     """
 
     def __init__(
         self,
         table: RowTable,
-        reader: RowReader | StagedReader,
+        reader: RowReader | DeviceReader,
         plan_session: CudaSession,
         fetch_session: CudaSession,
         *,
@@ -181,12 +237,14 @@ class CudaFeatureStore:
         window: int | None = None,
         host_buffer: HostBuffer | None = None,
         popularity: npt.NDArray[np.uint8] | None = None,
-        group_rows: int = 0,
+        group_bytes: int = 0,
+        dtype: torch.dtype | None = None,
+        ledger: Ledger | None = None,
         seed: int = 0,
     ):
-        self.table = table
-        self.reader = reader
-        self.fetch = fetch_session
+        ledger = Ledger(0) if ledger is None else ledger
+        self.table, self.reader, self.fetch = table, reader, fetch_session
+        self.dtype = output_dtype(table, dtype)
         self.staging = StagingPool(fetch_session)
         self._plans = plan_session
         self.planner = CudaPlanner(
@@ -206,8 +264,9 @@ class CudaFeatureStore:
             else host_array(fetch_session, _bytes_of(host_buffer.values), f"host buffer of {table.name}")
         )
         self.arena: SlotArena | None = None
-        if isinstance(reader, StagedReader):
+        if isinstance(reader, DeviceReader):
             fetch_session.enter()
+            group_rows = min(group_bytes // table.row_bytes, 2 * table.num_rows)
             self.arena = SlotArena(fetch_session, self.planner.capacity, group_rows, table.row_bytes)
             reader.attach(self.arena.values)
             self._cache = self.arena.values
@@ -216,111 +275,123 @@ class CudaFeatureStore:
         self._bad = fetch_session.empty(1, np.uint32)
         fetch_session.fill(self._bad, 0)
         self._lanes = 32 if table.row_bytes >= 64 else 8
-        self.counters = Counters()  # of the batches gathered
+        self.group_account = ledger.account(f"groups {table.name}", max(group_bytes, 1))
+        self._fixed: list[tuple[Account, int]] = [(ledger.account("cache"), self.planner.capacity * table.row_bytes)]
+        for account, size_bytes in self._fixed:
+            account.take(size_bytes)
+        self._shared: weakref.WeakSet[DeviceArray] = weakref.WeakSet()  # rows that the planner's stream has waited for
+        self._begun: list[DeviceTicket] = []  # not read yet; of the planning thread alone
+        self._counters = Counters()  # of the batches gathered
         self.rows_taken_over = 0  # that the cache admitted where they had been read to
         self.rows_copied = 0  # that the cache admitted by a copy
         self._expected = (0, 0)
         self._retired: list[tuple[Any, StagingBuffer]] = []  # (event after which it is free, buffer)
 
-    def plan_group(self, batches: list[DeviceArray], lookahead: list[DeviceArray]) -> DeviceGroupPlan:
+    def plan(self, batches: list[DeviceArray], lookahead: list[DeviceArray]) -> DeviceTicket:
         """Plan the next group; see :meth:`gids.cuda.planner.CudaPlanner.plan_group`."""
         self._plans.enter()
         for rows in (*batches, *lookahead):
-            rows.share_with(self._plans)
-        return self.planner.plan_group(batches, lookahead)
+            if rows not in self._shared:
+                self._shared.add(rows)
+                rows.share_with(self._plans)
+                if rows.ready is not None:
+                    self._plans.wait_event(rows.ready)
+        return DeviceTicket(self, self.planner.plan_group(batches, lookahead))
 
-    def bytes_of(self, plan: DeviceGroupPlan) -> int:
-        """Bytes of device memory that the group's rows take."""
-        return len(plan.disk_rows) * self.table.row_bytes
+    def begin(self, ticket: DeviceTicket) -> None:
+        """Let a group be read with the next step; called by :meth:`DeviceTicket.begin`."""
+        self._check_generation(ticket.plan)
+        self._begun.append(ticket)
 
-    def start(self, plan: DeviceGroupPlan) -> DevicePending:
-        """Begin to read the group's rows."""
+    def advance(self) -> None:
+        """Begin to read the groups that have begun, when there is memory for their rows."""
+        while self._begun:
+            ticket = self._begun[0]
+            self.group_account.draw(ticket.size_bytes)
+            self.fetch.enter()
+            ticket.submit()
+            self._begun.pop(0)
+
+    def gather(self, ticket: DeviceTicket, batch: int) -> DeviceArray:
+        """Queue the gather of a batch and then its admissions; returns ``[n, dim]`` with the event that ends it."""
+        plan, table, session = ticket.plan, self.table, self.fetch
         self._check_generation(plan)
-        self.fetch.enter()
-        pending = DevicePending(self, plan)
-        pending.submit()
-        return pending
-
-    def gather(self, pending: DevicePending, i: int, dtype: torch.dtype | None = None) -> DeviceArray:
-        """Queue the gather of batch ``i`` and then its admissions; give ``[n, dim]`` with the event that ends it."""
-        plan, table, session = pending.plan, self.table, self.fetch
-        self._check_generation(plan)
-        if (plan.number, i) != self._expected or pending.next_batch != i:
+        if (plan.number, batch) != self._expected or ticket.next_batch != batch:
             raise ConfigError(
                 f"batches must be gathered in order: expected group {self._expected[0]}, batch {self._expected[1]} "
-                f"(got group {plan.number}, batch {i})"
+                f"(got group {plan.number}, batch {batch})"
             )
+        if not ticket.underway:
+            raise GidsError(f"a group of {table.name} must be read before it is gathered (it has not begun to be)")
         session.enter()
-        pending.wait()
-        batch = plan.batches[i]
-        target = dtype or table.torch_dtype
-        if target != table.torch_dtype and not target.is_floating_point:
-            raise ConfigError(f"dtype must be {table.torch_dtype} or a floating point type (got {target})")
-        kind, code = numpy_dtype(target)
-        count = len(batch.location)
+        ticket.wait()
+        planned = plan.batches[batch]
+        kind, code = numpy_dtype(self.dtype)
+        count = len(planned.location)
         out = session.empty((count, table.dim), kind)
         out = out.view(out.shape, kind, code)
         if count:
-            self._queue_gather(pending, batch, out, target)
+            self._queue_gather(ticket, planned, out)
         out.ready = session.record()
-        if batch.admit_end > batch.admit_begin:
+        if planned.admit_end > planned.admit_begin:
+            assert ticket.buffer is not None
             if self.arena is None:
                 self._copy_in(
-                    plan.admit_slots, pending.buffer, plan.admit_positions, batch.admit_begin, batch.admit_end
+                    plan.admit_slots, ticket.buffer, plan.admit_positions, planned.admit_begin, planned.admit_end
                 )
             else:
-                self._take_over(pending, batch)
-        self.counters += batch.counters
-        pending.next_batch = i + 1
-        done = pending.next_batch == len(plan.batches)
-        self._expected = (plan.number + 1, 0) if done else (plan.number, i + 1)
+                self._take_over(ticket, planned)
+        self._counters += planned.counters
+        ticket.next_batch = batch + 1
+        done = ticket.next_batch == len(plan.batches)
+        self._expected = (plan.number + 1, 0) if done else (plan.number, batch + 1)
         if done:
-            self._end(pending)
+            self._end(ticket)
         return out
 
-    def _queue_gather(
-        self, pending: DevicePending, batch: DeviceBatchPlan, out: DeviceArray, target: torch.dtype
-    ) -> None:
-        plan, table, session, location = pending.plan, self.table, self.fetch, batch.location
+    def _queue_gather(self, ticket: DeviceTicket, batch: DeviceBatchPlan, out: DeviceArray) -> None:
+        plan, table, session, location = ticket.plan, self.table, self.fetch, batch.location
+        assert ticket.buffer is not None
         batch.location.share_with(session)
         count, cache_rows = len(location), plan.capacity
         if self.arena is not None:
             cache_rows, location = self.arena.rows, session.empty(count, np.int64)
             session.launch(
                 "resolve_places", count, batch.location, np.int64(count), np.int64(plan.capacity),
-                np.int64(plan.host_rows), np.int64(len(plan.disk_rows)), self.arena.place, pending.device_places,
+                np.int64(plan.host_rows), np.int64(len(plan.disk_rows)), self.arena.place, ticket.device_places,
                 np.int64(self.arena.rows), location,
             )  # fmt: skip
         session.launch(
             f"gather_rows_{self._lanes}", count, self._cache, None if self._host is None else self._host.array,
-            pending.buffer, np.int64(cache_rows), np.int64(plan.host_rows),
-            np.int64(pending.buffer.nbytes // table.row_bytes), np.int64(table.row_bytes), location, np.int64(count),
-            np.int64(table.dim), np.int32(_NUMBERS[target]), np.int32(_NUMBERS[table.torch_dtype]), out, self._bad,
+            ticket.buffer, np.int64(cache_rows), np.int64(plan.host_rows),
+            np.int64(ticket.buffer.nbytes // table.row_bytes), np.int64(table.row_bytes), location, np.int64(count),
+            np.int64(table.dim), np.int32(_NUMBERS[self.dtype]), np.int32(_NUMBERS[table.torch_dtype]), out, self._bad,
             lanes=self._lanes,
         )  # fmt: skip
 
-    def _take_over(self, pending: DevicePending, batch: DeviceBatchPlan) -> None:
+    def _take_over(self, ticket: DeviceTicket, batch: DeviceBatchPlan) -> None:
         """Give rows that the cache admits to it where they are; only those outside the arena are copied."""
-        plan, arena, session = pending.plan, self.arena, self.fetch
+        plan, arena, session = ticket.plan, self.arena, self.fetch
         assert arena is not None
-        assert pending.admissions is not None
-        assert pending.places is not None
+        assert ticket.admissions is not None
+        assert ticket.places is not None
+        assert ticket.buffer is not None
         begin, end = batch.admit_begin, batch.admit_end
-        positions, slots = (part[begin:end] for part in pending.admissions)
-        places = pending.places[positions]
+        positions, slots = (part[begin:end] for part in ticket.admissions)
+        places = ticket.places[positions]
         outside = np.flatnonzero(places >= arena.rows)
         if len(outside):
             rows = places[outside] - arena.rows - plan.host_rows
             into = session.upload(arena.place_of(slots[outside]))
-            self._copy_in(into, pending.buffer, session.upload(rows), 0, len(outside))
+            self._copy_in(into, ticket.buffer, session.upload(rows), 0, len(outside))
         plan.admit_slots.share_with(session)
         plan.admit_positions.share_with(session)
         session.launch(
             "admit_places", end - begin, plan.admit_slots, plan.admit_positions, np.int64(begin), np.int64(end),
-            pending.device_places, np.int64(arena.rows), arena.place,
+            ticket.device_places, np.int64(arena.rows), arena.place,
         )  # fmt: skip
         arena.take_over(slots, places)
-        pending.places[positions] = arena.rows  # no longer the group's to give back
+        ticket.places[positions] = arena.rows  # no longer the group's to give back
         self.rows_taken_over += len(positions) - len(outside)
 
     def _copy_in(self, slots: DeviceArray, rows: DeviceArray, positions: DeviceArray, begin: int, end: int) -> None:
@@ -332,14 +403,15 @@ class CudaFeatureStore:
         )  # fmt: skip
         self.rows_copied += end - begin
 
-    def _end(self, pending: DevicePending) -> None:
+    def _end(self, ticket: DeviceTicket) -> None:
         """Free the memory of a group; kernels that were queued may still read it."""
-        if self.arena is not None and pending.places is not None:
-            self.arena.give(pending.places)
-        pending.buffer = self.fetch.empty(0, np.uint8)
+        if self.arena is not None and ticket.places is not None:
+            self.arena.give(ticket.places)
+        ticket.buffer = None
+        self.group_account.give(ticket.size_bytes)
 
     def admissions_of(self, plan: DeviceGroupPlan) -> tuple[Ints, Ints]:
-        """Give positions and cache slots of what a group admits, on the host. Waits."""
+        """Return positions and cache slots of what a group admits, on the host. Waits."""
         return self._plans.download(plan.admit_positions), self._plans.download(plan.admit_slots)
 
     def retire(self, event: Any, buffer: StagingBuffer) -> None:
@@ -355,10 +427,21 @@ class CudaFeatureStore:
         if self.arena is not None:
             self.fetch.enter()
             self.arena.reset()
+        self._begun.clear()
         self._expected = (0, 0)
+        self.group_account.give(self.group_account.used)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return rows by source, reads, and bytes read and delivered so far."""
+        io = self.reader.stats()
+        return asdict(self._counters) | {
+            "reads": io["reads"],
+            "bytes_read": io["bytes_read"],
+            "bytes_delivered": self._counters.requests * self.table.row_bytes,
+        }
 
     def close(self) -> None:
-        """Wait for the device and give memory and pinning back."""
+        """Wait for the device, close the reader, and give memory and pinning back."""
         try:
             self.fetch.enter()
             wrong = bool(self.fetch.download(self._bad)[0])
@@ -370,6 +453,11 @@ class CudaFeatureStore:
             self.planner.close()
             if self._host is not None:
                 self._host.close()
+            self.reader.close()
+            self.group_account.give(self.group_account.used)
+            while self._fixed:
+                account, size_bytes = self._fixed.pop()
+                account.give(size_bytes)
         if wrong:
             raise DeviceError(f"a plan of {self.table.name} named a place that does not exist")
 
@@ -378,5 +466,5 @@ class CudaFeatureStore:
             raise GidsError(f"plan of {self.table.name} is void: the store was reset after it was made")
 
 
-def _bytes_of(values: torch.Tensor) -> Any:
+def _bytes_of(values: torch.Tensor) -> npt.NDArray[np.uint8]:
     return values.contiguous().view(-1).view(torch.uint8).numpy()

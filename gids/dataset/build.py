@@ -20,6 +20,7 @@ from gids.dataset.journal import JOURNAL, LOCK, Journal, sync_directory
 from gids.dataset.manifest import StoredTable
 from gids.dataset.table_writer import Check, Progress, TableWriter, dtype_name
 from gids.errors import ConfigError, DatasetError
+from gids.storage.system import read_file, retry_on_eintr
 
 #: Directory for the intermediate files of a job; never part of the dataset.
 WORK = "work"
@@ -193,11 +194,17 @@ def _exchange(new: Path, old: Path) -> None:
     """Swap two directories in one step, so that a dataset exists under the name at every moment."""
     at_current_directory, exchange = -100, 2
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(at_current_directory, bytes(new), at_current_directory, bytes(old), exchange) == 0:
-        return
-    code = ctypes.get_errno()
-    if code not in (errno.EINVAL, errno.ENOSYS):
-        raise DatasetError(f"replacing {old} failed: {os.strerror(code)}")
+
+    def swap() -> None:
+        if libc.renameat2(at_current_directory, bytes(new), at_current_directory, bytes(old), exchange) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+    try:
+        return retry_on_eintr(swap)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):
+            raise DatasetError(f"replacing {old} failed: {error.strerror}") from error
     # A file system without exchange: the old dataset has another name for an instant, and is never lost.
     aside = old.with_name(f".{old.name}.replaced")
     old.rename(aside)
@@ -208,7 +215,7 @@ def _exchange(new: Path, old: Path) -> None:
 def _remove_dataset(path: Path, name: str) -> None:
     """Delete a replaced dataset and the stripe files that belong to it; files used in place are not its own."""
     own = re.compile(rf"{re.escape(name)}\.[0-9a-f]{{8}}\.stripes")
-    manifest = manifests.parse((path / manifests.MANIFEST).read_text(), path)
+    manifest = manifests.parse(read_file(path / manifests.MANIFEST), path)
     for stored in manifest.tables():
         for stripe in stored.table.stripes:
             home = next((parent for parent in stripe.path.parents if own.fullmatch(parent.name)), None)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import html
 import os
+import weakref
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +14,16 @@ import numpy as np
 import torch
 
 from gids.dataset import manifest as manifests
-from gids.dataset.manifest import EdgeEntry, EdgeType, NodeEntry, StoredTable
-from gids.dataset.rows import as_tensor, read_rows
-from gids.errors import ConfigError, DatasetError
+from gids.dataset.knowledge import Knowledge
+from gids.dataset.manifest import EdgeEntry, NodeEntry, StoredTable
+from gids.dataset.rows import StoredOffsets, as_tensor, load_offsets, offset_parts, read_rows
+from gids.dataset.scratch import scratch_directory
+from gids.errors import ConfigError, DatasetError, StorageError
+from gids.storage.system import read_file
 from gids.table import RowTable
+from gids.types import EdgeType
 
-#: Node and edge type of a homogeneous graph, as in DGL.
-NODE, EDGE = "_N", ("_N", "_E", "_N")
+_CHECK_STEP = 1 << 22  # offsets that are compared at a time
 
 
 class Dataset:
@@ -31,6 +38,17 @@ class Dataset:
     ------
     DatasetError
         Where the directory is no finished dataset, has a newer format, or a file is missing or has another size.
+
+    Notes
+    -----
+    Arguments that methods share:
+
+    ntype : str, optional
+        Node type; may be left out where only one can be meant.
+    etype : EdgeType, optional
+        Edge type, ``(source, relation, destination)``; may be left out where there is only one.
+    name : str
+        Of a feature table or a split.
     """
 
     def __init__(self, path: str | os.PathLike[str]):
@@ -38,13 +56,17 @@ class Dataset:
         if not self.path.is_dir():
             raise DatasetError(f"{self.path} must be a directory with a {manifests.MANIFEST} (there is none)")
         try:
-            text = (self.path / manifests.MANIFEST).read_text()
-        except FileNotFoundError as error:
+            data = read_file(self.path / manifests.MANIFEST)
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
             raise DatasetError(
                 f"{self.path} has no {manifests.MANIFEST}: not a gids dataset, or one whose writing did not finish"
             ) from error
-        self._manifest = manifests.parse(text, self.path)
-        self._indptr: dict[EdgeType, np.ndarray] = {}
+        self._manifest = manifests.parse(data, self.path)
+        # The memory of offsets that somebody holds: a topology and a ranking share one copy.
+        self._checked: set[EdgeType] = set()
+        self._offsets: weakref.WeakValueDictionary[EdgeType, np.ndarray] = weakref.WeakValueDictionary()
         for stored in self._manifest.tables():
             _check_files(stored)
 
@@ -52,9 +74,37 @@ class Dataset:
         return open_dataset, (str(self.path),)  # a process that is given a dataset opens it itself
 
     def __repr__(self) -> str:
-        nodes = ", ".join(f"{ntype}: {node.num_nodes}" for ntype, node in self._manifest.nodes.items())
-        edges = ", ".join(f"{'-'.join(etype)}: {edge.num_edges}" for etype, edge in self._manifest.edges.items())
-        return f"Dataset({str(self.path)!r}, nodes={{{nodes}}}, edges={{{edges}}})"
+        nodes, edges = self._manifest.nodes, self._manifest.edges
+        counts = [f"{self.num_nodes():,} nodes" + (f" of {len(nodes)} types" if len(nodes) > 1 else "")]
+        counts.append(f"{self.num_edges():,} edges" + (f" of {len(edges)} types" if len(edges) > 1 else ""))
+        known = self._manifest.knowledge
+        counts += [] if known is None else [f"{known.num_triples:,} triples"]
+        return f"Dataset({str(self.path)!r}, {', '.join(counts)})"
+
+    def _repr_html_(self) -> str:
+        def row(kind: str, count: int, tables: Iterable[StoredTable], more: str) -> str:
+            shapes = ", ".join(
+                f"{stored.table.name.rpartition('/')[2]} {stored.table.dtype}[{stored.table.dim}]" for stored in tables
+            )
+            return (
+                "<tr>"
+                + "".join(f"<td>{html.escape(text)}</td>" for text in (kind, f"{count:,}", shapes, more))
+                + "</tr>"
+            )
+
+        rows = []
+        for ntype, node in self._manifest.nodes.items():
+            labels = (
+                [] if node.labels is None else ["labels" if node.num_classes is None else f"{node.num_classes} classes"]
+            )
+            more = ", ".join([*labels, *(f"{name} {stored.table.num_rows:,}" for name, stored in node.splits.items())])
+            rows.append(row(ntype, node.num_nodes, node.features.values(), more))
+        for etype, edge in self._manifest.edges.items():
+            more = "" if edge.weights is None else "weights"
+            rows.append(row(" → ".join(etype), edge.num_edges, edge.features.values(), more))
+        heads = "".join(f"<th>{text}</th>" for text in ("type", "count", "features", "labels and splits"))
+        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        return f"<p><code>{html.escape(str(self.path))}</code></p>{table}"
 
     @property
     def id(self) -> str:
@@ -75,12 +125,11 @@ class Dataset:
     def scratch_dir(self) -> Path:
         """A directory for files derived from this dataset (rankings, profiles), made on first use.
 
-        It lies in the dataset's directory, or in ``$GIDS_SCRATCH/<id>`` where that variable is set.
+        It is ``$GIDS_SCRATCH/<id>`` where that variable is set. Otherwise it is the first of these that can be written:
+        ``scratch`` in the dataset's directory, ``$XDG_CACHE_HOME/gids/scratch/<id>`` (by default under ``~/.cache``), a
+        temporary directory that goes with the process.
         """
-        root = os.environ.get("GIDS_SCRATCH")
-        scratch = Path(root) / self.id if root else self.path / "scratch"
-        scratch.mkdir(parents=True, exist_ok=True)
-        return scratch
+        return scratch_directory(self.path, self.id)
 
     @property
     def node_types(self) -> list[str]:
@@ -105,22 +154,35 @@ class Dataset:
         return self._edge(etype).num_edges
 
     def indptr(self, etype: EdgeType | None = None) -> np.ndarray:
-        """Offsets of in-edges, memory-mapped: those of node ``v`` are at ``indptr[v]..indptr[v + 1]``.
+        """Read the offsets of in-edges: those of node ``v`` are at ``indptr[v]..indptr[v + 1]``.
 
         Returns
         -------
         numpy.ndarray
-            ``int64[num_nodes(destination) + 1]``, read-only. Checked once for order and bounds.
+            ``int64[num_nodes(destination) + 1]``, read-only, in memory; shared with whoever holds them already. Checked
+            for order and bounds.
         """
         key = self._edge_type(etype)
-        if key not in self._indptr:
+        memory = self._offsets.get(key)
+        if memory is None:
             edge = self._manifest.edges[key]
-            table = edge.indptr.table
-            stripe = table.stripes[0]
-            array = np.memmap(stripe.path, np.int64, "r", offset=stripe.data_offset, shape=(table.num_rows,))
-            check_indptr(array, edge.num_edges, table.name)
-            self._indptr[key] = array
-        return self._indptr[key]
+            offsets = load_offsets(edge.indptr.table)
+            check_indptr([offsets], edge.num_edges, edge.indptr.table.name)
+            memory = offsets.base
+            assert memory is not None  # see load_offsets
+            self._offsets[key] = memory
+        array = memory.view(np.int64)
+        array.flags.writeable = False
+        return array
+
+    def stored_offsets(self, etype: EdgeType | None = None) -> StoredOffsets:
+        """Return the offsets of in-edges where they are, for who reads them in pieces; checked once, in pieces too."""
+        key = self._edge_type(etype)
+        edge = self._manifest.edges[key]
+        if key not in self._checked:
+            check_indptr(offset_parts(edge.indptr.table), edge.num_edges, edge.indptr.table.name)
+            self._checked.add(key)
+        return StoredOffsets(edge.indptr.table)
 
     def indices_table(self, etype: EdgeType | None = None) -> RowTable:
         """Source ids of all edges, by destination (``int32`` or ``int64``, dim 1)."""
@@ -160,10 +222,29 @@ class Dataset:
         stored = self._node(self._labelled(ntype)).labels
         return None if stored is None else as_tensor(stored.table, read_rows(stored.table))
 
+    def original_ids(self, ntype: str | None = None) -> np.ndarray | None:
+        """Read what the nodes of a relabelled type were called: ``int64[num_nodes]``; None where they were not.
+
+        Node ``v`` of this dataset is node ``original_ids()[v]`` of the one that `gids reorder` read.
+        """
+        stored = self._node(ntype).original_ids
+        return None if stored is None else as_tensor(stored.table, read_rows(stored.table)).numpy()
+
     @property
     def num_classes(self) -> int | None:
         """Classes of the (first) labelled node type; None where the labels are no classes or there are none."""
         return next((node.num_classes for node in self._manifest.nodes.values() if node.labels is not None), None)
+
+    @property
+    def num_features(self) -> int | dict[str, int]:
+        """Values in a row of the features (of ``feat``, or of the first table): by node type where there are several.
+
+        Types without features are left out; 0 where a graph with one type has none.
+        """
+        dims = {ntype: _main_dim(node) for ntype, node in self._manifest.nodes.items()}
+        if len(dims) == 1:
+            return next(iter(dims.values())) or 0
+        return {ntype: dim for ntype, dim in dims.items() if dim is not None}
 
     def split_names(self, ntype: str | None = None) -> list[str]:
         """Names of the splits of a node type (None: of the only type that has any)."""
@@ -182,6 +263,13 @@ class Dataset:
                 f"{table.name} must hold ids in [0, {self.num_nodes(ntype)}) (got {int(ids.min())} to {int(ids.max())})"
             )
         return ids
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """The triples of a knowledge graph; DatasetError where there are none."""
+        if self._manifest.knowledge is None:
+            raise DatasetError(f"{self.path} must hold triples, as gids convert kg writes them (it holds none)")
+        return Knowledge(self._manifest.knowledge, self.num_nodes(self._manifest.knowledge.entity_type))
 
     def _node_type(self, ntype: str | None) -> str:
         if ntype is None:
@@ -216,25 +304,42 @@ class Dataset:
         return candidates[0] if ntype is None and len(candidates) == 1 else ntype
 
 
+def _main_dim(node: NodeEntry) -> int | None:
+    stored = node.features.get("feat", next(iter(node.features.values()), None))
+    return None if stored is None else stored.table.dim
+
+
 def open_dataset(path: str | os.PathLike[str]) -> Dataset:
     """Open a dataset for reading; also as :func:`gids.open`.
 
     Reads the manifest and checks that every file is there and has the size it was written with.
+
+    Parameters
+    ----------
+    path : path-like
+        The dataset's directory.
     """
     return Dataset(path)
 
 
-def check_indptr(indptr: np.ndarray, num_edges: int, name: str) -> None:
-    """Check that offsets begin at 0, never decrease and end at ``num_edges``."""
-    if indptr[0] != 0 or indptr[-1] != num_edges:
-        raise DatasetError(f"{name} must begin at 0 and end at {num_edges} (got {indptr[0]} and {indptr[-1]})")
-    step = 1 << 22
-    for begin in range(0, len(indptr) - 1, step):
-        part = np.asarray(indptr[begin : begin + step + 1])
-        decreasing = np.flatnonzero(part[1:] < part[:-1])
-        if len(decreasing):
-            node = begin + int(decreasing[0])
-            raise DatasetError(f"{name} must not decrease (got {indptr[node]} then {indptr[node + 1]} at node {node})")
+def check_indptr(parts: Iterable[np.ndarray], num_edges: int, name: str) -> None:
+    """Check that offsets, given in consecutive parts, begin at 0, never decrease and end at ``num_edges``."""
+    first, last, node = None, 0, 0
+    for whole in parts:
+        for begin in range(0, len(whole), _CHECK_STEP):
+            part = whole[begin : begin + _CHECK_STEP]
+            if first is None:
+                first = last = int(part[0])
+            previous = np.concatenate([[last], part[:-1]])
+            decreasing = np.flatnonzero(part < previous)
+            if len(decreasing):
+                at = int(decreasing[0])
+                raise DatasetError(
+                    f"{name} must not decrease (got {previous[at]} then {part[at]} at node {node + at - 1})"
+                )
+            last, node = int(part[-1]), node + len(part)
+    if first != 0 or last != num_edges:
+        raise DatasetError(f"{name} must begin at 0 and end at {num_edges} (got {first} and {last})")
 
 
 def _named(entries: dict[str, StoredTable], name: str, owner: str, kind: str = "feature table") -> RowTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from gids.dataset.manifest import ChecksumFile, StoredTable
 from gids.dataset.rows import blocks, read_rows
 from gids.dataset.table_writer import Progress, dtype_name, write_errors
 from gids.errors import ConfigError, DatasetError
+from gids.storage.system import read_errors
 from gids.table import DTYPES, RowTable, Stripe
 
 _NPY_MAGIC = b"\x93NUMPY"
@@ -41,21 +43,53 @@ class RowFile:
 
 def is_npy(path: Path) -> bool:
     """Whether a file begins as ``numpy.save`` begins it; some published ``.npy`` files are raw rows."""
-    with path.open("rb") as file:
+    with read_errors(path), path.open("rb") as file:
         return file.read(len(_NPY_MAGIC)) == _NPY_MAGIC
+
+
+@dataclass(frozen=True)
+class NpyHeader:
+    """What a ``.npy`` file says about its array: the values begin at ``data_offset``."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    fortran: bool
+    data_offset: int
+
+    @property
+    def in_place(self) -> bool:
+        """Whether rows can be used where they are: in native byte order, row after row."""
+        one_axis = sum(length > 1 for length in self.shape) < 2
+        return self.dtype.isnative and (one_axis or not self.fortran) and self.dtype != bool
+
+
+def read_npy_header(path: Path) -> NpyHeader:
+    """Read the header of a ``.npy`` file and check that the file is as long as it says. Nothing is mapped."""
+    try:
+        with read_errors(path), path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, fortran, dtype = read(file)
+            offset, size = file.tell(), os.fstat(file.fileno()).st_size
+    except (ValueError, EOFError, SyntaxError, TypeError) as error:
+        raise DatasetError(f"{path} must be a whole .npy file of numbers ({error})") from error
+    if dtype.hasobject or dtype.kind not in "biuf":
+        raise DatasetError(f"{path} must be a whole .npy file of numbers (got {dtype})")
+    if len(shape) == 0:
+        raise DatasetError(f"{path} must hold an array with rows (got a single value)")
+    needed = offset + math.prod(shape) * dtype.itemsize  # of Python's integers, which do not overflow
+    if min(shape) < 0 or size < needed:
+        raise DatasetError(f"{path} must be a whole .npy file of numbers (needs {needed} bytes, got {size})")
+    return NpyHeader(path, shape, dtype, fortran, offset)
 
 
 def npy_header(path: Path) -> RowFile:
     """Read the header of a ``.npy`` file and check that its rows can be read in place."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise DatasetError(f"{path} must be a whole .npy file of numbers ({error})") from error
-    if array.ndim == 0:
-        raise DatasetError(f"{path} must hold an array with rows (got a single value)")
-    if not array.dtype.isnative or not array.flags.c_contiguous:
+    header = read_npy_header(path)
+    if not header.in_place:
         raise DatasetError(f"{path} must be in native byte order and row after row to be used in place: convert it")
-    return RowFile(path, int(array.offset), array.shape, dtype_name(array.dtype))
+    return RowFile(path, header.data_offset, header.shape, dtype_name(header.dtype))
 
 
 def raw_rows(path: Path, dtype: str, dim: int, num_rows: int | None = None, data_offset: int = 0) -> RowFile:

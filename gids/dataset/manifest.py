@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,13 @@ import xxhash
 
 from gids.errors import ConfigError, DatasetError
 from gids.table import RowTable, Stripe
+from gids.types import EdgeType
 
 FORMAT = "gids-dataset"
-VERSION = 1
+#: Datasets without triples and relabelled nodes are written as version 1, which every gids reads.
+VERSION, PLAIN_VERSION = 2, 1
 MANIFEST = "manifest.json"
-
-EdgeType = tuple[str, str, str]
+MOST = 2**62  # of any count or offset
 
 
 def stripe_row_counts(num_rows: int, stripe_rows: int, num_stripes: int) -> list[int]:
@@ -56,6 +57,7 @@ class NodeEntry:
     labels: StoredTable | None = None
     num_classes: int | None = None
     splits: dict[str, StoredTable] = field(default_factory=dict)
+    original_ids: StoredTable | None = None  # where nodes were relabelled: what they were called
 
 
 @dataclass
@@ -71,6 +73,67 @@ class EdgeEntry:
 
 
 @dataclass
+class NamesEntry:
+    """Names of ids ``0, 1, ...``: name ``i`` is the UTF-8 text that ends at ``ends[i]``; ``order`` sorts ids by name."""
+
+    ends: StoredTable
+    text: StoredTable
+    order: StoredTable
+
+    def tables(self) -> Iterator[StoredTable]:
+        """Yield the three tables."""
+        yield from (self.ends, self.text, self.order)
+
+
+@dataclass
+class KnowledgeEntry:
+    """A knowledge graph, by head: the triples of entity ``e`` are rows ``indptr[e]..indptr[e + 1]`` of ``triples``.
+
+    Attributes
+    ----------
+    entity_type : str
+        Node type of heads and tails.
+    num_triples : int
+        Triples, added ones included; ``triples`` has rows of -1 after them, to a whole block.
+    num_relations : int
+        Relations, added ones included: ``r + base_relations`` is the reverse of ``r`` where there are reverses, and the
+        identity is the last one where there is one.
+    base_relations : int
+        Relations of the source.
+    reverse, identity : bool
+        What was added to the source's triples.
+    indptr : StoredTable
+        ``int64``, one more than entities.
+    triples : StoredTable
+        ``int32``, rows of (relation, tail), sorted within a head, each once.
+    queries : dict
+        By split: ``int32`` rows of (head, relation, tail).
+    entity_names, relation_names : NamesEntry, optional
+        Names of entities and of base relations.
+    """
+
+    entity_type: str
+    num_triples: int
+    num_relations: int
+    base_relations: int
+    reverse: bool
+    identity: bool
+    indptr: StoredTable
+    triples: StoredTable
+    queries: dict[str, StoredTable] = field(default_factory=dict)
+    entity_names: NamesEntry | None = None
+    relation_names: NamesEntry | None = None
+
+    def tables(self) -> Iterator[StoredTable]:
+        """Yield every table."""
+        yield from (self.indptr, self.triples)
+        yield from self.queries.values()
+        for names in (self.entity_names, self.relation_names):
+            if names is not None:
+                yield from names.tables()
+
+
+@dataclass
 class Manifest:
     """The parsed manifest; paths in it are absolute or relative to the dataset's directory."""
 
@@ -78,6 +141,7 @@ class Manifest:
     nodes: dict[str, NodeEntry]
     edges: dict[EdgeType, EdgeEntry]
     attributes: dict[str, Any] = field(default_factory=dict)
+    knowledge: KnowledgeEntry | None = None
 
     def tables(self) -> Iterator[StoredTable]:
         """Give every table, node types first."""
@@ -86,10 +150,14 @@ class Manifest:
             if node.labels is not None:
                 yield node.labels
             yield from node.splits.values()
+            if node.original_ids is not None:
+                yield node.original_ids
         for edge in self.edges.values():
             yield from (edge.indptr, edge.indices)
             yield from (table for table in (edge.weights, edge.edge_ids) if table is not None)
             yield from edge.features.values()
+        if self.knowledge is not None:
+            yield from self.knowledge.tables()
 
 
 def _table_json(stored: StoredTable, root: Path) -> dict[str, Any]:
@@ -124,11 +192,13 @@ def dump(manifest: Manifest, root: Path) -> str:
     def optional(stored: StoredTable | None) -> dict[str, Any] | None:
         return None if stored is None else _table_json(stored, root)
 
+    relabelled = any(node.original_ids is not None for node in manifest.nodes.values())
     document = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": PLAIN_VERSION if manifest.knowledge is None and not relabelled else VERSION,
         "id": manifest.id,
         "attributes": manifest.attributes,
+        **_allowed(manifest, root),
         "nodes": {
             ntype: {
                 "num_nodes": node.num_nodes,
@@ -136,6 +206,7 @@ def dump(manifest: Manifest, root: Path) -> str:
                 "labels": optional(node.labels),
                 "num_classes": node.num_classes,
                 "splits": tables(node.splits),
+                **({} if node.original_ids is None else {"original_ids": _table_json(node.original_ids, root)}),
             }
             for ntype, node in manifest.nodes.items()
         },
@@ -152,7 +223,30 @@ def dump(manifest: Manifest, root: Path) -> str:
             for etype, edge in manifest.edges.items()
         ],
     }
+    if manifest.knowledge is not None:
+        document["knowledge"] = _knowledge_json(manifest.knowledge, root)
     return json.dumps({"digest": _digest(document), **document}, indent=1) + "\n"
+
+
+def _allowed(manifest: Manifest, root: Path) -> dict[str, list[str]]:
+    """List the directories of files that were put, or left, outside the dataset's directory on purpose."""
+    paths = (stripe.path for stored in manifest.tables() for stripe in stored.table.stripes)
+    outside = sorted({os.path.normpath(path.parent) for path in paths if not path.is_relative_to(root)})
+    return {"outside": outside} if outside else {}
+
+
+def _knowledge_json(entry: KnowledgeEntry, root: Path) -> dict[str, Any]:
+    def names(stored: NamesEntry | None) -> dict[str, Any] | None:
+        return None if stored is None else {part: _table_json(table, root) for part, table in vars(stored).items()}
+
+    facts = ("entity_type", "num_triples", "num_relations", "base_relations", "reverse", "identity")
+    return {name: getattr(entry, name) for name in facts} | {
+        "indptr": _table_json(entry.indptr, root),
+        "triples": _table_json(entry.triples, root),
+        "queries": {name: _table_json(stored, root) for name, stored in entry.queries.items()},
+        "entity_names": names(entry.entity_names),
+        "relation_names": names(entry.relation_names),
+    }
 
 
 def _digest(document: dict[str, Any]) -> str:
@@ -160,25 +254,128 @@ def _digest(document: dict[str, Any]) -> str:
     return str(xxhash.xxh3_128_hexdigest(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()))
 
 
-def _parse_table(document: dict[str, Any], root: Path) -> StoredTable:
-    stripes = tuple(Stripe(root / s["path"], int(s["data_offset"]), int(s["num_rows"])) for s in document["stripes"])
-    table = RowTable(
-        name=document["name"],
-        dtype=document["dtype"],
-        dim=int(document["dim"]),
-        num_rows=int(document["num_rows"]),
-        row_stride=int(document["row_stride"]),
-        stripes=stripes,
-        stripe_rows=int(document["stripe_rows"]),
+def identity(manifest: Manifest) -> str:
+    """Name the contents: counts, and the checksums of every table, but not where the files lie."""
+
+    def content(stored: StoredTable) -> list[Any]:
+        table = stored.table
+        return [table.name, table.dtype, table.dim, table.num_rows, stored.checksums.digest]
+
+    counts = [[ntype, node.num_nodes, node.num_classes] for ntype, node in manifest.nodes.items()]
+    document = [counts, [content(stored) for stored in manifest.tables()]]
+    return str(xxhash.xxh3_128_hexdigest(json.dumps(document).encode()))
+
+
+def _count(document: dict[str, Any], name: str, least: int = 0) -> int:
+    """Take a number of things or bytes, small enough that no product of two sizes of one table overflows."""
+    value = document[name]
+    if type(value) is not int or not least <= value < MOST:
+        raise ConfigError(f"{name} must be a whole number in [{least}, 2**62) (got {value!r})")
+    return value
+
+
+def _flag(document: dict[str, Any], name: str) -> bool:
+    value = document[name]
+    if type(value) is not bool:
+        raise ConfigError(f"{name} must be true or false (got {value!r})")
+    return value
+
+
+def _text(document: dict[str, Any], name: str) -> str:
+    value = document[name]
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ConfigError(f"{name} must be text (got {value!r})")
+    return value
+
+
+@dataclass(frozen=True)
+class _Places:
+    """The directories that a manifest may name files in: the dataset's own, and those allowed at its conversion."""
+
+    root: Path
+    outside: tuple[str, ...]
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file, which must lie in one of the directories."""
+        path = Path(os.path.normpath(self.root / name))
+        own = path.is_relative_to(os.path.normpath(self.root)) and not Path(name).is_absolute()
+        if own or (Path(name).is_absolute() and any(path.is_relative_to(place) for place in self.outside)):
+            return path
+        raise ConfigError(
+            f"{name!r} must lie in the dataset's directory, or in one that was allowed at its conversion "
+            f"(allowed: {', '.join(self.outside) or 'none'})"
+        )
+
+
+def _parse_table(document: dict[str, Any], places: _Places) -> StoredTable:
+    stripes = tuple(
+        Stripe(places.file(_text(s, "path")), _count(s, "data_offset"), _count(s, "num_rows"))
+        for s in document["stripes"]
     )
+    table = RowTable(
+        name=_text(document, "name"),
+        dtype=_text(document, "dtype"),
+        dim=_count(document, "dim", 1),
+        num_rows=_count(document, "num_rows"),
+        row_stride=_count(document, "row_stride", 1),
+        stripes=stripes,
+        stripe_rows=_count(document, "stripe_rows", 1),
+    )
+    for stripe in stripes:
+        if stripe.data_offset + stripe.num_rows * table.row_stride >= MOST:
+            raise ConfigError(f"{table.name} must end before byte 2**62 of {stripe.path}")
     checksums = document["checksums"]
-    file = ChecksumFile(checksums["path"], int(checksums["chunk_rows"]), checksums["digest"])
-    return StoredTable(table, tuple(int(s["file_bytes"]) for s in document["stripes"]), file)
+    path = _text(checksums, "path")
+    _Places(places.root, ()).file(path)
+    file = ChecksumFile(path, _count(checksums, "chunk_rows", 1), _text(checksums, "digest"))
+    return StoredTable(table, tuple(_count(s, "file_bytes") for s in document["stripes"]), file)
 
 
-def parse(text: str, root: Path) -> Manifest:
-    """Read a manifest; ``root`` is the dataset's directory, for messages and relative paths."""
+def _outside(document: dict[str, Any]) -> tuple[str, ...]:
+    found = document.get("outside", [])
+    if not isinstance(found, list) or not all(
+        isinstance(place, str) and Path(place).is_absolute() and os.path.normpath(place) == place for place in found
+    ):
+        raise ConfigError(f"outside must be a list of absolute directories (got {found!r})")
+    return tuple(found)
+
+
+def _parse_knowledge(document: dict[str, Any], places: _Places) -> KnowledgeEntry:
+    def names(entry: dict[str, Any] | None) -> NamesEntry | None:
+        if entry is None:
+            return None
+        return NamesEntry(*(_parse_table(entry[part], places) for part in ("ends", "text", "order")))
+
+    return KnowledgeEntry(
+        entity_type=_text(document, "entity_type"),
+        num_triples=_count(document, "num_triples"),
+        num_relations=_count(document, "num_relations"),
+        base_relations=_count(document, "base_relations"),
+        reverse=_flag(document, "reverse"),
+        identity=_flag(document, "identity"),
+        indptr=_parse_table(document["indptr"], places),
+        triples=_parse_table(document["triples"], places),
+        queries={name: _parse_table(entry, places) for name, entry in document["queries"].items()},
+        entity_names=names(document["entity_names"]),
+        relation_names=names(document["relation_names"]),
+    )
+
+
+def parse(text: str | bytes, root: Path) -> Manifest:
+    """Read a manifest; ``root`` is the dataset's directory, for messages and relative paths.
+
+    Whatever is in the file, the outcome is a manifest that agrees with itself or a :class:`DatasetError`.
+    """
     path = root / MANIFEST
+    try:
+        return _parse(text, root, path)
+    except ConfigError as error:
+        raise DatasetError(f"{path} contradicts itself: {error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise DatasetError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _parse(text: str | bytes, root: Path, path: Path) -> Manifest:
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -195,40 +392,49 @@ def parse(text: str, root: Path) -> Manifest:
     if document.pop("digest", None) != _digest(document):
         raise DatasetError(f"{path} was changed or damaged after it was written: its digest does not match")
 
+    places = _Places(root, _outside(document))
+
     def tables(entries: dict[str, Any]) -> dict[str, StoredTable]:
-        return {name: _parse_table(entry, root) for name, entry in entries.items()}
+        return {name: _parse_table(entry, places) for name, entry in entries.items()}
 
     def optional(entry: dict[str, Any] | None) -> StoredTable | None:
-        return None if entry is None else _parse_table(entry, root)
+        return None if entry is None else _parse_table(entry, places)
 
-    try:
-        nodes = {
-            ntype: NodeEntry(
-                num_nodes=int(node["num_nodes"]),
-                features=tables(node["features"]),
-                labels=optional(node["labels"]),
-                num_classes=node["num_classes"],
-                splits=tables(node["splits"]),
-            )
-            for ntype, node in document["nodes"].items()
-        }
-        edges: dict[EdgeType, EdgeEntry] = {}
-        for edge in document["edges"]:
-            source, relation, destination = edge["type"]
-            edges[source, relation, destination] = EdgeEntry(
-                num_edges=int(edge["num_edges"]),
-                indptr=_parse_table(edge["indptr"], root),
-                indices=_parse_table(edge["indices"], root),
-                weights=optional(edge["weights"]),
-                edge_ids=optional(edge["edge_ids"]),
-                features=tables(edge["features"]),
-            )
-        manifest = Manifest(str(document["id"]), nodes, edges, document.get("attributes", {}))
-    except ConfigError as error:
-        raise DatasetError(f"{path} contradicts itself: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DatasetError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    nodes = {
+        ntype: NodeEntry(
+            num_nodes=_count(node, "num_nodes"),
+            features=tables(node["features"]),
+            labels=optional(node["labels"]),
+            num_classes=None if node["num_classes"] is None else _count(node, "num_classes"),
+            splits=tables(node["splits"]),
+            original_ids=optional(node.get("original_ids")),
+        )
+        for ntype, node in document["nodes"].items()
+    }
+    edges: dict[EdgeType, EdgeEntry] = {}
+    for edge in document["edges"]:
+        etype = edge["type"]
+        if not isinstance(etype, list) or len(etype) != 3 or not all(isinstance(word, str) for word in etype):
+            raise ConfigError(f"type of edges must be three words (got {etype!r})")
+        if tuple(etype) in edges:
+            raise ConfigError(f"edge type {':'.join(etype)} must be stored once")
+        edges[etype[0], etype[1], etype[2]] = EdgeEntry(
+            num_edges=_count(edge, "num_edges"),
+            indptr=_parse_table(edge["indptr"], places),
+            indices=_parse_table(edge["indices"], places),
+            weights=optional(edge["weights"]),
+            edge_ids=optional(edge["edge_ids"]),
+            features=tables(edge["features"]),
+        )
+    attributes = document.get("attributes", {})
+    if not isinstance(attributes, dict):
+        raise ConfigError(f"attributes must be a JSON object (got {attributes!r})")
+    manifest = Manifest(_text(document, "id"), nodes, edges, attributes)
+    if "knowledge" in document:
+        manifest.knowledge = _parse_knowledge(document["knowledge"], places)
     _check(manifest, path)
+    if manifest.id != identity(manifest):
+        raise DatasetError(f"{path} was changed after it was written: its tables are not those that its id names")
     return manifest
 
 
@@ -244,7 +450,7 @@ def _check(manifest: Manifest, path: Path) -> None:
             raise DatasetError(f"{stored.table.name} in {path} must have {num_rows} rows (got {stored.table.num_rows})")
 
     for node in manifest.nodes.values():
-        for stored in (*node.features.values(), node.labels):
+        for stored in (*node.features.values(), node.labels, node.original_ids):
             rule(stored, node.num_nodes)
     for (source, relation, destination), edge in manifest.edges.items():
         for ntype in (source, destination):
@@ -261,3 +467,34 @@ def _check(manifest: Manifest, path: Path) -> None:
         if edge.indices.table.dtype not in ("int32", "int64"):
             got = edge.indices.table.dtype
             raise DatasetError(f"{edge.indices.table.name} in {path} must be int32 or int64 (got {got})")
+    if manifest.knowledge is not None:
+        _check_knowledge(manifest.knowledge, manifest.nodes, path, rule)
+
+
+def _check_knowledge(
+    entry: KnowledgeEntry,
+    nodes: Mapping[str, NodeEntry],
+    path: Path,
+    rule: Callable[[StoredTable | None, int], None],
+) -> None:
+    if entry.entity_type not in nodes:
+        raise DatasetError(f"triples in {path} name node type {entry.entity_type!r}, which is not stored")
+    entities = nodes[entry.entity_type].num_nodes
+    rule(entry.indptr, entities + 1)
+    for stored, dtype, dim in ((entry.indptr, "int64", 1), (entry.triples, "int32", 2)):
+        table = stored.table
+        if (table.dtype, table.dim, len(table.stripes)) != (dtype, dim, 1):
+            raise DatasetError(f"{table.name} in {path} must be {dtype} of dim {dim} in one file")
+    for stored in entry.queries.values():
+        if (stored.table.dtype, stored.table.dim) != ("int32", 3):
+            raise DatasetError(f"{stored.table.name} in {path} must be int32 of dim 3")
+    if entry.triples.table.num_rows < entry.num_triples:
+        got = entry.triples.table.num_rows
+        raise DatasetError(f"{entry.triples.table.name} in {path} must have {entry.num_triples} rows (got {got})")
+    added = entry.base_relations * (1 + entry.reverse) + entry.identity
+    if entry.num_relations != added:
+        raise DatasetError(f"num_relations in {path} must be {added} (got {entry.num_relations})")
+    for names, count in ((entry.entity_names, entities), (entry.relation_names, entry.base_relations)):
+        if names is not None:
+            rule(names.ends, count)
+            rule(names.order, count)

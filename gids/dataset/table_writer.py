@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from gids import _native
@@ -211,3 +212,11 @@ def write_errors(path: Path, name: str) -> Iterator[None]:
     except OSError as error:
         hint = ": free some space and run the command again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         raise DatasetError(f"writing {path} of {name} failed: {error.strerror}{hint}") from error
+
+
+def work_array(path: Path, dtype: npt.DTypeLike, length: int) -> np.ndarray:
+    """Return an array of zeros in a file of its own, whose space is there: without it, a write would kill the process."""
+    size = max(length, 1) * np.dtype(dtype).itemsize
+    with write_errors(path, "the work in progress"), path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+    return np.memmap(path, dtype, "r+", shape=(length,))

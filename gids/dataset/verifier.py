@@ -12,8 +12,8 @@ import numpy as np
 from gids import _native
 from gids.dataset import checksum
 from gids.dataset.dataset import Dataset, check_indptr
-from gids.dataset.manifest import StoredTable
-from gids.dataset.rows import blocks, read_rows
+from gids.dataset.manifest import KnowledgeEntry, StoredTable
+from gids.dataset.rows import blocks, offset_parts, read_rows
 from gids.dataset.table_writer import Progress
 from gids.errors import DatasetError
 from gids.table import RowTable
@@ -94,17 +94,42 @@ def _check_rules(dataset: Dataset) -> Iterator[Problem]:
             yield from _check_ids(node.labels.table, -1, node.num_classes)
     for (source, _, _), edge in manifest.edges.items():
         offsets = edge.indptr.table
-        array = np.memmap(
-            offsets.stripes[0].path, np.int64, "r", offset=offsets.stripes[0].data_offset, shape=(offsets.num_rows,)
-        )
         try:
-            check_indptr(array, edge.num_edges, offsets.name)
+            check_indptr(offset_parts(offsets), edge.num_edges, offsets.name)
         except DatasetError as error:
             yield Problem(offsets.name, 0, offsets.num_rows - 1, str(error))
         yield from _check_ids(edge.indices.table, 0, manifest.nodes[source].num_nodes)
         if edge.edge_ids is not None and edge.features:
             rows = min(feature.table.num_rows for feature in edge.features.values())
             yield from _check_ids(edge.edge_ids.table, 0, rows)
+
+    if manifest.knowledge is not None:
+        yield from _check_knowledge(manifest.knowledge, manifest.nodes[manifest.knowledge.entity_type].num_nodes)
+
+
+def _check_knowledge(entry: KnowledgeEntry, num_entities: int) -> Iterator[Problem]:
+    offsets = entry.indptr.table
+    try:
+        check_indptr(offset_parts(offsets), entry.num_triples, offsets.name)
+    except DatasetError as error:
+        yield Problem(offsets.name, 0, offsets.num_rows - 1, str(error))
+    yield from _check_columns(entry.triples.table, entry.num_triples, (entry.num_relations, num_entities))
+    for stored in entry.queries.values():
+        bounds = (num_entities, entry.base_relations, num_entities)
+        yield from _check_columns(stored.table, stored.table.num_rows, bounds)
+
+
+def _check_columns(table: RowTable, num_rows: int, bounds: tuple[int, ...]) -> Iterator[Problem]:
+    for begin, end in blocks(table):
+        values = read_rows(table, begin, end).reshape(-1).view(table.dtype).reshape(-1, table.dim)
+        values = values[: max(0, num_rows - begin)]
+        bad = np.argwhere((values < 0) | (values >= np.array(bounds)))
+        if len(bad):
+            row, column = begin + int(bad[0][0]), int(bad[0][1])
+            got = int(values[bad[0][0], column])
+            message = f"column {column} of {table.name} must be in [0, {bounds[column]}) (got {got} at row {row})"
+            yield Problem(table.name, row, row, message)
+            return
 
 
 def _check_ids(table: RowTable, low: int, high: int) -> Iterator[Problem]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,17 +10,19 @@ from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 
 from gids import _native
 from gids.dataset import manifest as manifests
 from gids.dataset.build import Build, Layout, safe_name
-from gids.dataset.dataset import EDGE, NODE, Dataset, check_indptr
+from gids.dataset.dataset import Dataset, check_indptr
 from gids.dataset.in_place import RowFile
 from gids.dataset.journal import Journal
-from gids.dataset.manifest import EdgeEntry, EdgeType, Manifest, NodeEntry, StoredTable
+from gids.dataset.knowledge_writer import KnowledgeWriter
+from gids.dataset.manifest import EdgeEntry, Manifest, NodeEntry, StoredTable
+from gids.dataset.rows import offset_parts
 from gids.dataset.table_writer import Check, Progress, Rows, TableWriter, dtype_name
 from gids.errors import ConfigError, DatasetError
+from gids.types import EDGE, NODE, EdgeType
 
 #: Bytes of rows that whole arrays are copied by.
 COPY_BYTES = 32 << 20
@@ -47,6 +48,33 @@ class DatasetWriter:
         Called as ``progress(table_name, bytes_done, bytes_total)`` after every piece of work.
     threads : int, optional
         Threads for checksums and generation; all cores by default.
+
+    Notes
+    -----
+    Arguments that methods share:
+
+    ntype, etype : str, EdgeType
+        Which type; the only one of a homogeneous graph where it is left out.
+    name : str
+        Of the table or split.
+    rows, labels, ids : array, Tensor or sequence
+        All values at once.
+    dtype, dim : str, int
+        Of a table that is written piece by piece: a key of ``gids.table.DTYPES``, and values in a row.
+    num_nodes, num_edges, num_classes : int
+        Counts; classes are found from the labels where they are left out.
+    indptr, indices, weights, edge_ids : array or Tensor
+        Edges by destination, with what is stored for each; weights and ids may be left out.
+    **layout, stripes, stripe_rows, row_stride : int, optional
+        Files that a table is spread over, consecutive rows in each, and bytes from row to row.
+    file : RowFile
+        Rows that stay where they are.
+    num_triples, base_relations, reverse, identity
+        See :class:`KnowledgeWriter`.
+    done, total : int
+        Bytes of a piece of work.
+    discard : bool
+        Whether to remove what was made.
 
     Examples
     --------
@@ -78,6 +106,7 @@ class DatasetWriter:
         self._topology: dict[EdgeType, dict[str, TableWriter]] = {}
         self._edge_features: dict[EdgeType, dict[str, TableWriter]] = {}
         self._assign: list[tuple[TableWriter, Callable[[StoredTable], None]]] = []
+        self._knowledge: KnowledgeWriter | None = None
 
     @property
     def path(self) -> Path:
@@ -98,6 +127,10 @@ class DatasetWriter:
     def pool(self) -> _native.ThreadPool:
         """Threads to share."""
         return self._build.pool
+
+    def note_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Add notes about the origin that are known only once it was read."""
+        self._attributes.update(attributes)
 
     def report(self, name: str, done: int, total: int) -> None:
         """Show progress of work that is not a table."""
@@ -200,6 +233,18 @@ class DatasetWriter:
         self._assign.append((writer, lambda stored: node.splits.__setitem__(name, stored)))
         copy_rows(rows.to(torch.int64), writer)
 
+    def original_ids(self, ntype: str = NODE) -> TableWriter:
+        """Begin what the nodes of a relabelled type were called: ``int64``, each id once."""
+        node = self._node(ntype)
+
+        def check(values: np.ndarray, first_row: int) -> None:
+            check_range(values, 0, node.num_nodes, f"original ids of {ntype}", first_row)
+
+        key = f"nodes/{safe_name(ntype)}/original_ids"
+        writer = self._build.table(key, f"{ntype}/original_ids", "int64", 1, node.num_nodes, check=check)
+        self._assign.append((writer, lambda stored: setattr(node, "original_ids", stored)))
+        return writer
+
     def indptr(self, etype: EdgeType = EDGE) -> TableWriter:
         """Begin the offsets of an edge type: ``int64``, one more than destination nodes, from 0 to the number of edges."""
         return self._topology_table(etype, "indptr", "int64", self.num_nodes(etype[2]) + 1)
@@ -238,7 +283,7 @@ class DatasetWriter:
         name = ":".join(etype)
         _expect_rows(offsets, self.num_nodes(etype[2]) + 1, f"{name}/indptr")
         try:
-            check_indptr(offsets.numpy(), len(sources), f"{name}/indptr")
+            check_indptr([offsets.numpy()], len(sources), f"{name}/indptr")
         except DatasetError as error:
             raise ConfigError(str(error)) from error
         if sources.dtype not in (torch.int32, torch.int64):
@@ -282,6 +327,16 @@ class DatasetWriter:
         _expect_rows(rows, self._edges(etype), f"{':'.join(etype)}/{name}")
         copy_rows(rows, self.edge_features(dtype_name(rows.dtype), _width(rows), etype, name, **layout))
 
+    def knowledge(
+        self, num_triples: int, base_relations: int, *, reverse: bool, identity: bool, ntype: str = NODE
+    ) -> KnowledgeWriter:
+        """Begin the triples of a knowledge graph over the nodes of one type; see :class:`KnowledgeWriter`."""
+        if self._knowledge is not None:
+            raise ConfigError("triples were added before")
+        counts = (self.num_nodes(ntype), num_triples, base_relations)
+        self._knowledge = KnowledgeWriter(self._build, ntype, *counts, reverse=reverse, identity=identity)
+        return self._knowledge
+
     def finish(self) -> Dataset:
         """Complete the dataset and give it its final name."""
         for writer, assign in self._assign:
@@ -293,12 +348,13 @@ class DatasetWriter:
                 raise ConfigError(f"edge type {':'.join(etype)} needs {' and '.join(sorted(missing))}")
             stored: dict[str, Any] = {part: writer.finish() for part, writer in parts.items()}
             offsets = stored["indptr"].table
-            values = np.memmap(offsets.stripes[0].path, np.int64, "r", shape=(offsets.num_rows,))
-            check_indptr(values, self._num_edges[etype], offsets.name)
+            check_indptr(offset_parts(offsets), self._num_edges[etype], offsets.name)
             features = {name: writer.finish() for name, writer in self._edge_features.get(etype, {}).items()}
             edges[etype] = EdgeEntry(self._num_edges[etype], **stored, features=features)
         manifest = Manifest("", self._nodes, edges, self._attributes)
-        manifest.id = _identity(manifest)
+        if self._knowledge is not None:
+            manifest.knowledge = self._knowledge.finish()
+        manifest.id = manifests.identity(manifest)
         self._build.publish(manifests.dump(manifest, self._build.partial))
         return Dataset(self.path)
 
@@ -378,15 +434,3 @@ def _feature_key(ntype: str, name: str) -> str:
 
 def _edge_dir(etype: EdgeType) -> str:
     return ",".join(safe_name(part) for part in etype)
-
-
-def _identity(manifest: Manifest) -> str:
-    """Name the contents: counts, and the checksums of every table, but not where the files lie."""
-
-    def content(stored: StoredTable) -> list[Any]:
-        table = stored.table
-        return [table.name, table.dtype, table.dim, table.num_rows, stored.checksums.digest]
-
-    counts = [[ntype, node.num_nodes, node.num_classes] for ntype, node in manifest.nodes.items()]
-    document = [counts, [content(stored) for stored in manifest.tables()]]
-    return str(xxhash.xxh3_128_hexdigest(json.dumps(document).encode()))

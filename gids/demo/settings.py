@@ -31,7 +31,7 @@ class Settings:
         Part of it for the rows that the graph says will be wanted most, kept for the whole run.
     staging_bytes : int
         Part of it that the device writes to.
-    window, max_group : int
+    window, sweep_batches : int
         Batches that the cache sees ahead, and batches read together: few, as every sampled batch takes memory.
     fanouts : tuple of int
         Neighbours sampled per layer; as many layers has the model.
@@ -59,7 +59,7 @@ class Settings:
     host_buffer_bytes: int = 12 << 20
     staging_bytes: int = 8 << 20
     window: int = 4
-    max_group: int = 4
+    sweep_batches: int = 4
     fanouts: tuple[int, ...] = (4, 4, 4)
     batch_size: int = 128
     epochs: int = 3

@@ -12,9 +12,8 @@ from gids.demo.progress import Steps
 from gids.demo.settings import Settings
 from gids.demo.training import Triple
 from gids.generate import communities
-from gids.loader import SeedOrder
-from gids.sampling import NeighborSampler, SampleKey, Topology
-from gids.storage import StorageOptions
+from gids.runtime import MemoryOptions, PipelineOptions
+from gids.sampling import NeighborSampler, SampleKey, SeedOrder, Topology
 
 
 def open_or_generate(settings: Settings, steps: Steps) -> Dataset:
@@ -47,16 +46,14 @@ class FromDisk:
     def __init__(self, dataset: Dataset, settings: Settings, split: str):
         self.loader = gids.Loader(
             dataset,
-            split=split,
+            split,
             fanouts=list(settings.fanouts),
             batch_size=settings.batch_size,
-            budget=settings.budget_bytes,
-            host_buffer=settings.host_buffer_bytes,
-            window=settings.window,
-            max_group=settings.max_group,
-            seed=settings.seed,
             shuffle=split == "train",
-            storage=StorageOptions(staging_bytes=settings.staging_bytes),
+            seed=settings.seed,
+            budget=settings.budget_bytes,
+            memory=MemoryOptions(host_buffer=settings.host_buffer_bytes, staging=settings.staging_bytes),
+            pipeline=PipelineOptions(window=settings.window, sweep_batches=settings.sweep_batches),
         )
 
     def __len__(self) -> int:

@@ -9,15 +9,25 @@ import dgl
 import torch
 from torch import Tensor
 
-from gids.sampling import Block, EdgeType, Sample
+from gids.sampling import Block, EdgeType, HistorySample, Sample
 
 #: Name under which importance weights of edges (LADIES) are found in ``block.edata``.
 WEIGHT = "w"
 
 
 def to_dgl_blocks(sample: Sample) -> list[Any]:
-    """Give one DGL block per layer, outermost first, with ids of nodes and (where sampled) edges."""
-    return [to_dgl_block(block, sample.input_nodes) for block in sample.blocks]
+    """Return one DGL block per layer, outermost first, with ids of nodes and (where sampled) edges.
+
+    Parameters
+    ----------
+    sample : Sample
+        What a sampler of :mod:`gids.sampling` made.
+    """
+    blocks = [to_dgl_block(block, sample.input_nodes) for block in sample.blocks]
+    if isinstance(sample, HistorySample):  # the last one also has sources that no other block leads to
+        blocks[-1] = to_dgl_block(sample.blocks[-1], sample.last_inputs)
+        blocks[-1].history = sample.history
+    return blocks
 
 
 def to_dgl_block(block: Block, nodes: Mapping[str, Tensor]) -> Any:

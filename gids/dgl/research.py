@@ -6,6 +6,7 @@ those that describe raw drives are accepted and not used. What each of the other
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -14,12 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gids.budget.parts import host_bytes
 from gids.dataset import Dataset
 from gids.dgl.dataloader import DataLoader
 from gids.errors import ConfigError
-from gids.external import Options
-from gids.loader import Fetched, Work
+from gids.loader.graph import as_dataset
+from gids.runtime.options import MemoryOptions, PipelineOptions
 from gids.table import DTYPES
+from gids.types import TableKey
 
 _GIB = 1 << 30
 
@@ -38,9 +41,11 @@ class GIDS:
     cache_size : float
         Memory of the cache in GiB.
     window_buffer, wb_size : bool, int
-        Let the cache see the next ``wb_size`` batches (``policy="window"``); otherwise it evicts at random, as BaM.
+        Let the cache see the next ``wb_size`` batches and keep what they reuse (the paper's policy, ``gids``); otherwise
+        it evicts at random, as BaM.
     accumulator_flag : bool
-        Read several batches together, as many as :meth:`set_required_storage_access` asks for.
+        Read several batches together, so many that they have the accesses that :meth:`set_required_storage_access`
+        computed, or that the drives' curve asks for where it was not called. Otherwise every batch is read by itself.
     long_type : bool
         Rows are int64 rather than float32; must fit the table.
     heterograph, heterograph_map : bool, dict
@@ -50,7 +55,7 @@ class GIDS:
     feature : str
         Name of the feature table.
     budget : int, str or None
-        Memory for everything; None takes what cache, buffers and a fair share for reading need.
+        Memory for everything, the cache and the CPU buffer included; by default half of what is available.
     """
 
     def __init__(
@@ -76,7 +81,7 @@ class GIDS:
         feature: str = "feat",
         budget: int | str | None = None,
     ):
-        self.dataset = Options(dataset).open()
+        self.dataset = as_dataset(dataset)
         self.feature = feature
         self.page_size, self.num_ssd, self.cache_size = page_size, num_ssd, cache_size
         self.window_buffering_flag, self.wb_size = window_buffer, wb_size
@@ -84,7 +89,7 @@ class GIDS:
         self.heterograph = heterograph
         self.required_accesses = 0.0
         self._budget = budget
-        self._host_rows: dict[Any, Tensor] = {}
+        self._host_rows: dict[str, Tensor] = {}
         self._host_limit: int | None = None
         self._loader: GIDS_DGLDataLoader | None = None
         if cache_size < 0:
@@ -106,13 +111,26 @@ class GIDS:
             raise ConfigError(f"long_type must be {not long_type} for {table.name} of {table.dtype}")
 
     def cpu_backing_buffer(self, dim: int, length: int) -> None:
-        """Allow ``length`` rows in the host buffer; :meth:`set_cpu_buffer` says which."""
+        """Allow rows in the host buffer; :meth:`set_cpu_buffer` says which.
+
+        Parameters
+        ----------
+        dim : int
+            Values in a row; a dataset knows its own.
+        length : int
+            Most rows.
+        """
         self._host_limit = length
 
     def set_cpu_buffer(self, ten: Tensor, N: int) -> None:
-        """Keep the rows of the first ``N`` nodes of ``ten`` in host memory (ranked, hottest first).
+        """Keep the rows of the first nodes of a ranking in host memory.
 
-        On a heterograph ``ten`` counts nodes over all types, in the dataset's order of types.
+        Parameters
+        ----------
+        ten : Tensor
+            Nodes, hottest first. On a heterograph they are counted over all types, in the dataset's order of types.
+        N : int
+            How many of them.
         """
         if self._host_limit is not None and self._host_limit < N:
             raise ConfigError(f"N must be at most the {self._host_limit} rows of cpu_backing_buffer (got {N})")
@@ -121,30 +139,54 @@ class GIDS:
             end = begin + self.dataset.num_nodes(ntype)
             mine = ids[(ids >= begin) & (ids < end)] - begin
             if len(mine) and ntype in self._types():
-                self._host_rows["node", ntype, self.feature] = mine
+                self._host_rows[ntype] = mine
             begin = end
 
     def set_required_storage_access(self, bw: float, l_ssd: float, l_system: float, num_ssd: int, p: float) -> None:
-        """Compute how many accesses must be under way for a share ``p`` of the peak (GB/s, microseconds)."""
+        """Compute how many accesses a group of batches must have for a share of the drives' peak (equations 2 and 3).
+
+        Parameters
+        ----------
+        bw : float
+            Peak of one drive, in GB/s.
+        l_ssd, l_system : float
+            Latencies of drive and system, in microseconds.
+        num_ssd : int
+            Drives.
+        p : float
+            Share of the peak to reach.
+        """
         if not 0 < p < 1:
             raise ConfigError(f"p must be in (0, 1) (got {p})")
         self.required_accesses = p * bw * 1024 / self.page_size * (l_ssd + l_system) * num_ssd / (1 - p)
 
-    def options(self) -> Options:
-        """Give what this library calls it."""
-        return Options(
-            self.dataset,
-            budget=self._budget,
+    def memory_options(self) -> MemoryOptions:
+        """Return what this library calls it: cache, policy, and the rows of the CPU buffer as scores."""
+        host_buffer, scores = 0, {}
+        for ntype, rows in self._host_rows.items():
+            table = self.dataset.feature_table(ntype, self.feature)
+            host_buffer += host_bytes(len(rows), table.row_bytes)
+            scores[ntype] = torch.zeros(self.dataset.num_nodes(ntype), dtype=torch.float32)
+            scores[ntype][rows] = torch.arange(len(rows), 0, -1, dtype=torch.float32)
+        return MemoryOptions(
             cache=int(self.cache_size * _GIB),
-            policy="window" if self.window_buffering_flag else "random",
+            host_buffer=host_buffer,
+            policy="gids" if self.window_buffering_flag else "random",
+            host_rank=scores or None,
+        )
+
+    def pipeline_options(self) -> PipelineOptions:
+        """Return what this library calls it: the window, and how many accesses a group has."""
+        required = math.ceil(self.required_accesses) or None
+        return PipelineOptions(
             window=self.wb_size if self.window_buffering_flag else 0,
-            max_group=8 if self.accumulator_flag else 1,
-            host_rows=self._host_rows,
+            sweep_batches=None if self.accumulator_flag else 1,
+            accesses=required if self.accumulator_flag else None,
         )
 
     def print_stats(self) -> None:
         """Print where rows came from."""
-        tables = {} if self._loader is None else self._loader.stats()
+        tables = {} if self._loader is None else self._loader.stats().tables
         for name, t in tables.items():
             print(
                 f"{name}: {t.requests} rows, {t.cache} from the cache, {t.host} from the CPU buffer, {t.disk} from "
@@ -157,12 +199,14 @@ class GIDS_DGLDataLoader(DataLoader):
 
     Parameters
     ----------
-    graph, indices, graph_sampler, batch_size, device, use_ddp, ddp_seed, drop_last, shuffle, **kwargs
-        As in DGL.
+    graph, indices, graph_sampler, batch_size, device, use_ddp, ddp_seed, drop_last, shuffle, use_alternate_streams
+        As in :class:`gids.dgl.DataLoader`.
     dim : int
         Values in a feature row; must be that of the table.
     GIDS : GIDS
         The settings.
+    **kwargs
+        As in :class:`gids.dgl.DataLoader`.
     """
 
     def __init__(
@@ -185,6 +229,8 @@ class GIDS_DGLDataLoader(DataLoader):
             table = GIDS.dataset.feature_table(ntype, GIDS.feature)
             if table.dim != dim:
                 raise ConfigError(f"dim must be {table.dim}, that of {table.name} (got {dim})")
+        self.GIDS_Loader = GIDS
+        self._wait_s = 0.0
         super().__init__(
             graph,
             indices,
@@ -196,14 +242,17 @@ class GIDS_DGLDataLoader(DataLoader):
             drop_last=drop_last,
             shuffle=shuffle,
             use_alternate_streams=use_alternate_streams,
-            gids=GIDS.options(),
+            gids=GIDS.dataset,
+            budget=GIDS._budget,
+            memory=GIDS.memory_options(),
+            pipeline=GIDS.pipeline_options(),
             **kwargs,
         )
-        assert self._source is not None
-        self._source.warned = True  # features are handed over beside the blocks: nothing need be prefetched
-        self.GIDS_Loader = GIDS
-        self._wait_s = 0.0
         GIDS._loader = self
+
+    @property
+    def _beside(self) -> list[TableKey]:
+        return [TableKey(ntype, self.GIDS_Loader.feature) for ntype in self.GIDS_Loader._types()]
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch."""
@@ -217,32 +266,6 @@ class GIDS_DGLDataLoader(DataLoader):
             if batch is None:
                 return
             yield batch
-
-    def make_work(self, batch: Any) -> Work:
-        """Ask for the rows of all input nodes, whatever the sampler prefetches."""
-        work = super().make_work(batch)
-        dataset, feature = self.GIDS_Loader.dataset, self.GIDS_Loader.feature
-        by_type = batch[0] if isinstance(batch[0], Mapping) else {dataset.node_types[0]: batch[0]}
-        rows: dict[Any, Tensor] = dict(work.rows)
-        places: dict[Any, Tensor | None] = {}
-        for ntype in self.GIDS_Loader._types():
-            key, ids = ("node", ntype, feature), by_type.get(ntype, torch.empty(0, dtype=torch.int64)).long()
-            asked = rows.setdefault(key, ids)
-            # Where the sampler asks for the table in several places its rows are sorted, and these are among them.
-            places[key] = None if torch.equal(asked, ids) else torch.searchsorted(asked, ids)
-        work.payload, work.rows = (*work.payload, places), rows
-        return work
-
-    def finish(self, fetched: Fetched) -> Any:
-        """Give DGL's batch with the features as its last part."""
-        batch, requests, places = fetched.work.payload
-        fetched.work.payload = (batch, requests)
-        feats = {
-            key[1]: (fetched.rows[key] if place is None else fetched.rows[key][place]).to(self.device)
-            for key, place in places.items()
-        }
-        hetero = isinstance(batch[0], Mapping)
-        return (*super().finish(fetched), feats if hetero else next(iter(feats.values())))
 
     def print_stats(self) -> None:
         """Print where rows came from."""

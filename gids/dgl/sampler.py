@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import dgl
@@ -14,7 +15,11 @@ from gids import _native, sampling
 from gids.dataset import Dataset
 from gids.dgl.blocks import to_dgl_blocks, without_edges
 from gids.errors import ConfigError
+from gids.loader.graph import open_topology
+from gids.runtime.batch import map_tensors
+from gids.runtime.options import RuntimeOptions
 from gids.sampling import Relation, Sample, SampleKey, Topology
+from gids.sampling.topology import share_topology
 
 
 class GidsSampler(Protocol):
@@ -24,29 +29,58 @@ class GidsSampler(Protocol):
         """Sample the batch that ``key`` names."""
 
 
-def topology_of(graph: Any) -> Topology:
-    """Give the graph that our samplers walk: a dataset's, or a DGL graph's own arrays without a copy."""
+def topology_of(graph: Any, prob: str | None = None) -> Topology:
+    """Return the graph that our samplers walk: a dataset's, or a DGL graph's own arrays without a copy.
+
+    Parameters
+    ----------
+    graph : Dataset, DatasetGraph or DGLGraph
+        The graph.
+    prob : str, optional
+        Column of a DGL graph's edges with their weights; a dataset has weights of its own.
+    """
     if isinstance(graph, Dataset):
-        return Topology.from_dataset(graph)
+        return share_topology(graph)
     if isinstance(graph, DatasetGraph):
         return graph.topology
     relations = {}
     for etype in graph.canonical_etypes:
-        indptr, indices, edge_ids = graph.adj_tensors("csc", etype=etype)
-        ids = edge_ids.long().numpy() if len(edge_ids) else None
-        relations[tuple(etype)] = Relation(indptr.long().numpy(), indices.numpy(), ids)
+        indptr, indices, edge_ids = (part.cpu() for part in graph.adj_tensors("csc", etype=etype))
+        ids = edge_ids.long() if len(edge_ids) else None
+        weights = None
+        if prob is not None:
+            if prob not in graph.edges[etype].data:
+                raise ConfigError(f"prob must be a column of the edges of every type (got {prob!r}, {etype} has none)")
+            column = graph.edges[etype].data[prob].cpu().float().reshape(-1)
+            weights = (column if ids is None else column[ids]).numpy()
+        relations[tuple(etype)] = Relation(
+            indptr.long().numpy(), indices.numpy(), None if ids is None else ids.numpy(), weights
+        )
     return Topology({ntype: graph.num_nodes(ntype) for ntype in graph.ntypes}, relations, validate=False)
 
 
 class DatasetGraph:
-    """A dataset in the place of a DGL graph, for samplers of gids; holds no features."""
+    """A dataset in the place of a DGL graph, for samplers of gids; holds no features.
 
-    def __init__(self, dataset: Dataset):
-        self.dataset = dataset
-        self.topology = Topology.from_dataset(dataset)
+    Parameters
+    ----------
+    dataset : Dataset
+        The graph.
+    options : RuntimeOptions, optional
+        Whether its edges stay on disk; by default they are in memory.
+    """
+
+    def __init__(self, dataset: Dataset, options: RuntimeOptions | None = None):
+        self.dataset, self._options = dataset, RuntimeOptions() if options is None else options
+        self.idtype = torch.int64
         self.device = torch.device("cpu")
         self.ntypes = dataset.node_types
         self.canonical_etypes = dataset.edge_types
+
+    @cached_property
+    def topology(self) -> Topology:
+        """The graph that samplers walk, opened when it is first asked for: packed epochs never ask."""
+        return open_topology(self.dataset, self._options)
 
     def num_nodes(self, ntype: str | None = None) -> int:
         """Count the nodes of a type, or of all."""
@@ -74,6 +108,8 @@ class Sampler(BlockSampler):  # type: ignore[misc] # DGL has no types
         Of the random keys.
     prefetch_node_feats, prefetch_labels, prefetch_edge_feats : list or dict
         As in DGL: what to put in ``srcdata`` of the first, ``dstdata`` of the last and ``edata`` of every block.
+    prob : str, optional
+        Column of a DGL graph's edges with the weights that an inner sampler with ``weights=True`` draws by.
     """
 
     def __init__(
@@ -84,17 +120,35 @@ class Sampler(BlockSampler):  # type: ignore[misc] # DGL has no types
         prefetch_node_feats: Any = None,
         prefetch_labels: Any = None,
         prefetch_edge_feats: Any = None,
+        prob: str | None = None,
     ):
         super().__init__(prefetch_node_feats, prefetch_labels, prefetch_edge_feats)
+        if getattr(inner, "timed", False) or getattr(inner, "disjoint", False):
+            raise ConfigError(
+                f"inner must share nodes between seeds (got a disjoint {type(inner).__name__}): DGL's blocks have no trees; "
+                "gids.Loader and gids.pyg.NeighborLoader have"
+            )
         self.inner = inner
         self.seed = seed
+        self.prob = prob
         self._epoch = 0
         self._batch = 0
         self._topology: tuple[Any, Topology] | None = None
         self._pool: _native.ThreadPool | None = None
 
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        return self._epoch
+
     def set_epoch(self, epoch: int) -> None:
-        """Begin epoch ``epoch`` at its first batch."""
+        """Begin an epoch at its first batch; with ``gids=`` the loader counts epochs: use its ``set_epoch``.
+
+        Parameters
+        ----------
+        epoch : int
+            Its number, from 0.
+        """
         self._epoch, self._batch = epoch, 0
 
     def next_epoch(self) -> None:
@@ -102,20 +156,32 @@ class Sampler(BlockSampler):  # type: ignore[misc] # DGL has no types
         if self._batch:
             self.set_epoch(self._epoch + 1)
 
+    def topology(self, graph: Any) -> Topology:
+        """Return the graph as the inner sampler walks it; made once for a graph."""
+        if self._topology is None or self._topology[0] is not graph:
+            self._topology = (graph, topology_of(graph, self.prob))
+        return self._topology[1]
+
     def sample_blocks(self, g: Any, seed_nodes: Any, exclude_eids: Any = None) -> tuple[Any, Any, list[Any]]:
-        """Sample the blocks of the next batch, as DGL's samplers do."""
-        if self._topology is None or self._topology[0] is not g:
-            self._topology = (g, topology_of(g))
-        topology = self._topology[1]
-        sample = self.inner.sample(topology, seed_nodes, self._next_key(), self._threads())
+        """Sample the blocks of the next batch, as DGL's samplers do.
+
+        Parameters
+        ----------
+        g : DGLGraph, DatasetGraph or Dataset
+            The graph.
+        seed_nodes : Tensor, or mapping of str to Tensor
+            Seeds, by type where there are several.
+        exclude_eids : Tensor, or mapping of edge type to Tensor, optional
+            Edges that must not be in the blocks.
+        """
+        topology, on_host = self.topology(g), map_tensors(seed_nodes, lambda ids: ids.cpu())
+        sample = self.inner.sample(topology, on_host, self._next_key(), self._threads())
         if exclude_eids is not None:
             excluded = {etype: ids for etype, ids in _by_type(g, exclude_eids).items() if len(ids)}
             blocks = [without_edges(block, excluded) for block in sample.blocks]
             sample = Sample(sample.seeds, sample.input_nodes, blocks, sample.seed_rows)
-        input_nodes: Any = sample.input_nodes
-        if len(topology.node_types) == 1:
-            (input_nodes,) = input_nodes.values()
-        return input_nodes, seed_nodes, to_dgl_blocks(sample)
+        input_nodes, blocks = dgl_batch(sample)
+        return input_nodes, seed_nodes, blocks
 
     def _next_key(self) -> SampleKey:
         worker = torch.utils.data.get_worker_info()
@@ -142,19 +208,82 @@ class NeighborSampler(Sampler):
     Parameters
     ----------
     fanouts : sequence of int or of mapping of edge type to int
-        Outermost layer first.
+        Outermost layer first; −1 takes all.
+    edge_dir : {"in"}
+        Graphs are stored by destination.
+    prob : str, optional
+        Column of the graph's edges that neighbours are chosen in proportion to; with a dataset in the place of the
+        graph, its edge weights.
+    mask : str, optional
+        Column of booleans: edges that may be chosen; in the same way.
     replace : bool
         Whether an edge can be drawn more than once.
-    seed, prefetch_node_feats, prefetch_labels, prefetch_edge_feats
+    prefetch_node_feats, prefetch_labels, prefetch_edge_feats : list or dict
         See :class:`Sampler`.
+    output_device : None
+        Refused: ``device=`` of the loader says where batches are delivered.
+    fused : bool
+        Taken, and without effect.
+    seed : int
+        Of the random keys.
     """
 
     def __init__(
-        self, fanouts: Sequence[Any], *, replace: bool = False, edge_dir: str = "in", seed: int = 0, **prefetch: Any
+        self,
+        fanouts: Sequence[Any],
+        edge_dir: str = "in",
+        prob: str | None = None,
+        mask: str | None = None,
+        replace: bool = False,
+        prefetch_node_feats: Any = None,
+        prefetch_labels: Any = None,
+        prefetch_edge_feats: Any = None,
+        output_device: None = None,
+        fused: bool = True,
+        *,
+        seed: int = 0,
     ):
         if edge_dir != "in":
             raise ConfigError(f"edge_dir must be 'in': graphs are stored by destination (got {edge_dir!r})")
-        super().__init__(sampling.NeighborSampler(list(fanouts), replace=replace, edge_ids=True), seed=seed, **prefetch)
+        if output_device is not None:
+            raise ConfigError(f"output_device must be None: give device= to the loader (got {output_device!r})")
+        if prob is not None and mask is not None:
+            raise ConfigError("prob and mask must not be given together: multiply them")
+        column = prob or mask
+        inner = sampling.NeighborSampler(list(fanouts), replace=replace, edge_ids=True, weights=column is not None)
+        super().__init__(
+            inner,
+            seed=seed,
+            prefetch_node_feats=prefetch_node_feats,
+            prefetch_labels=prefetch_labels,
+            prefetch_edge_feats=prefetch_edge_feats,
+            prob=column,
+        )
+
+
+#: DGL's older name of the same.
+MultiLayerNeighborSampler = NeighborSampler
+
+
+class MultiLayerFullNeighborSampler(NeighborSampler):
+    """All neighbours in every layer, with the arguments of ``dgl.dataloading.MultiLayerFullNeighborSampler``.
+
+    Parameters
+    ----------
+    num_layers : int
+        Layers.
+    **options
+        See :class:`NeighborSampler`.
+    """
+
+    def __init__(self, num_layers: int, **options: Any):
+        super().__init__([-1] * num_layers, **options)
+
+
+def dgl_batch(sample: Sample) -> tuple[Any, list[Any]]:
+    """Return the input nodes and blocks of a sample as DGL's samplers do: a tensor where there is one node type."""
+    nodes: Any = sample.input_nodes
+    return (next(iter(nodes.values())) if len(nodes) == 1 else nodes), to_dgl_blocks(sample)
 
 
 def _by_type(graph: Any, ids: Any) -> dict[Any, Tensor]:
@@ -164,7 +293,7 @@ def _by_type(graph: Any, ids: Any) -> dict[Any, Tensor]:
 
 
 def wrap(sampler: Any, dataset: Dataset) -> Any:
-    """Give a DGL sampler: DGL's own as it is, one of ours as :class:`Sampler` that asks for every feature and label."""
+    """Return a DGL sampler: DGL's own as it is, one of ours as :class:`Sampler` that asks for every feature and label."""
     if isinstance(sampler, dgl.dataloading.Sampler):
         return sampler
     labelled = [ntype for ntype in dataset.node_types if dataset.labels(ntype) is not None]

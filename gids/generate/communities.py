@@ -1,4 +1,8 @@
-"""A graph with planted communities: features too noisy to tell the class, neighbours that give it away."""
+"""A graph with planted communities: features too noisy to tell the class, neighbours that give it away.
+
+Without blocks the classes are the communities: few and large. With blocks the communities are many and small, as in
+real graphs, and a node's class is independent of its block.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,9 @@ def communities(
     homophily: float = 0.6,
     signal: float = 1.5,
     skew: int = 3,
+    blocks: int | None = None,
+    inside: float = 0.7,
+    block_ratio: float = 4.0,
     dtype: str = "float32",
     train: float = 0.1,
     val: float = 0.05,
@@ -50,14 +57,20 @@ def communities(
     dim, dtype : int, str
         Of the features.
     num_classes : int
-        Communities; a node's label is its community.
+        Classes; without blocks a node's class is its community.
     homophily : float
-        Share of in-edges whose source is drawn from the node's own community; the others come from anywhere.
+        Share of in-edges whose source is drawn from the node's own class; the others come from any class.
     signal : float
         Distance of a class centroid from the origin, against noise of variance 1 in every dimension.
     skew : int
         How much edges prefer popular sources: the most popular share ``x`` of a community sends ``x^(1/skew)`` of its
         edges. 1 is no preference.
+    blocks : int, optional
+        Make this many small communities whose members are of all classes. Offsets of blocks are held in memory.
+    inside : float
+        With blocks: share of in-edges whose source is drawn from the node's own block; the others come from anywhere.
+    block_ratio : float
+        With blocks: nodes of the largest block over those of the smallest; sizes grow evenly from one to the other.
     train, val, test : float
         Shares of the nodes in the splits.
     seed : int
@@ -76,7 +89,15 @@ def communities(
         raise ConfigError(f"skew must be in [1, 8] (got {skew})")
     recipe = {"generator": "communities", "num_nodes": num_nodes, "degree": degree, "homophily": homophily}
     recipe |= {"skew": skew, **vars(data)}
-    graph = _native.Communities(num_nodes, num_classes, seed, degree, homophily, skew)
+    graph: _native.Communities | _native.Blocks
+    if blocks is None:
+        graph = _native.Communities(num_nodes, num_classes, seed, degree, homophily, skew)
+    else:
+        if not 0 <= inside <= 1:
+            raise ConfigError(f"inside must be in [0, 1] (got {inside})")
+        recipe |= {"blocks": blocks, "inside": inside, "block_ratio": block_ratio}
+        first = block_offsets(num_nodes, blocks, block_ratio)
+        graph = _native.Blocks(first, num_classes, seed, degree, inside, homophily, skew)
     with DatasetWriter(
         path,
         overwrite=overwrite,
@@ -95,3 +116,25 @@ def communities(
         write_csc(writer, lambda first, out: graph.degrees(first, out, pool), sources)
         write_node_data(writer, data, lambda first, out: graph.labels(first, out, pool))
         return writer.finish()
+
+
+def block_offsets(num_nodes: int, blocks: int, ratio: float) -> np.ndarray:
+    """Return where blocks begin whose sizes grow evenly, and the end of the last: ``int64[blocks + 1]``.
+
+    Only sums, products and quotients: the same on every machine.
+    """
+    if not 1 <= blocks <= num_nodes:
+        raise ConfigError(f"blocks must be in [1, num_nodes = {num_nodes}] (got {blocks})")
+    if not ratio >= 1:
+        raise ConfigError(f"block_ratio must be at least 1 (got {ratio})")
+    number = np.arange(blocks + 1, dtype=np.float64)
+    # Block b weighs 1 + growth * b, the last one `ratio`; this is the sum over all blocks before each.
+    growth = (ratio - 1) / max(blocks - 1, 1)
+    before = number + growth * (number * (number - 1) / 2)
+    first: np.ndarray = np.floor(before / before[-1] * num_nodes).astype(np.int64)
+    first[-1] = num_nodes
+    if int(np.diff(first).min()) < 1:
+        raise ConfigError(
+            f"blocks must leave every block a node (got {blocks} blocks of ratio {ratio} for {num_nodes} nodes)"
+        )
+    return first

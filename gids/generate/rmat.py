@@ -9,7 +9,7 @@ import numpy as np
 
 from gids import _native
 from gids.dataset import Dataset, DatasetWriter
-from gids.dataset.table_writer import Progress
+from gids.dataset.table_writer import Progress, work_array
 from gids.errors import ConfigError
 from gids.generate.tables import NodeData, write_csc, write_node_data
 
@@ -84,7 +84,7 @@ def rmat(
     ) as writer:
         pool = writer.pool
         writer.add_nodes(num_nodes)
-        in_degrees = np.memmap(writer.work / "in_degrees", np.uint32, "w+", shape=(num_nodes,))
+        in_degrees = work_array(writer.work / "in_degrees", np.uint32, num_nodes)
         for begin, counts in rmat_in_degrees(num_nodes, round(num_nodes * degree), a + c, seed):
             in_degrees[begin : begin + len(counts)] = counts
 

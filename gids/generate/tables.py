@@ -10,7 +10,7 @@ import torch
 
 from gids import _native
 from gids.dataset import DatasetWriter
-from gids.dataset.table_writer import TableWriter
+from gids.dataset.table_writer import TableWriter, work_array
 from gids.errors import ConfigError
 from gids.table import DTYPES
 
@@ -121,7 +121,7 @@ def write_csc(
     """
     num_nodes = writer.num_nodes()
     step = max(1, PIECE_BYTES // 8)
-    offsets = np.memmap(writer.work / "indptr", np.int64, "w+", shape=(num_nodes + 1,))
+    offsets = work_array(writer.work / "indptr", np.int64, num_nodes + 1)
     offsets[0] = 0
     for begin in range(0, num_nodes, step):
         degrees = np.empty(min(step, num_nodes - begin), np.int64)

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-
-class Layer(Protocol):
-    """What a layer needs of a sampled block of one edge type; ``gids.sampling.Block`` has it."""
-
-    @property
-    def indptr(self) -> Mapping[tuple[str, str, str], Tensor]:
-        """In-edges of destination ``i`` are ``indptr[i]:indptr[i + 1]``."""
-
-    @property
-    def src(self) -> Mapping[tuple[str, str, str], Tensor]:
-        """Source of each edge."""
+from gids.models.stack import BlockModel
 
 
 def mean_of_neighbours(x: Tensor, indptr: Tensor, src: Tensor) -> Tensor:
@@ -55,13 +43,13 @@ class SAGELayer(nn.Module):
         self.neighbours = nn.Linear(in_dim, out_dim, bias=False)
 
     def forward(self, x: Tensor, indptr: Tensor, src: Tensor) -> Tensor:
-        """Give float ``[destinations, out_dim]``; destinations are the first rows of ``x``."""
+        """Return float ``[destinations, out_dim]``; destinations are the first rows of ``x``."""
         own: Tensor = self.own(x[: len(indptr) - 1])
         neighbours: Tensor = self.neighbours(mean_of_neighbours(x, indptr, src))
         return own + neighbours
 
 
-class GraphSAGE(nn.Module):
+class GraphSAGE(BlockModel):
     """Stacked :class:`SAGELayer` with rectified linear units and dropout between them.
 
     Parameters
@@ -75,16 +63,6 @@ class GraphSAGE(nn.Module):
     """
 
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, num_layers: int = 3, dropout: float = 0.0):
-        super().__init__()
         widths = [in_dim, *[hidden_dim] * (num_layers - 1), out_dim]
-        self.layers = nn.ModuleList(SAGELayer(here, there) for here, there in itertools.pairwise(widths))
-        self.dropout = dropout
-
-    def forward(self, blocks: Sequence[Layer], x: Tensor) -> Tensor:
-        """Give float logits ``[seeds, out_dim]`` for the blocks of a batch (outermost first) and its input rows."""
-        for number, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
-            ((etype, indptr),) = block.indptr.items()
-            x = layer(x, indptr, block.src[etype])
-            if number < len(self.layers) - 1:
-                x = functional.dropout(torch.relu(x), self.dropout, self.training)
-        return x
+        layers = [SAGELayer(here, there) for here, there in itertools.pairwise(widths)]
+        super().__init__(layers, torch.relu, dropout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import fcntl
 import json
 import os
 import struct
@@ -14,6 +13,7 @@ from pathlib import Path
 import xxhash
 
 from gids.errors import ConfigError, DatasetError
+from gids.storage.system import ioctl
 
 _FS_IOC_FIEMAP = 0xC020660B
 _FS_IOC_GETFLAGS = 0x80086601
@@ -152,7 +152,7 @@ def _fiemap(descriptor: int, size: int) -> list[tuple[int, int, int, int]]:
         buffer = array.array("B", _HEADER.pack(start, size - start, _FLAG_SYNC, 0, _BATCH, 0))
         buffer.extend(bytes(_BATCH * _EXTENT.size))
         try:
-            fcntl.ioctl(descriptor, _FS_IOC_FIEMAP, buffer)
+            ioctl(descriptor, _FS_IOC_FIEMAP, buffer)
         except OSError as error:
             raise ConfigError(f"the filesystem must support FIEMAP: {error.strerror}") from None
         mapped = _HEADER.unpack_from(buffer)[3]
@@ -179,7 +179,7 @@ def _check_mount(file: Path) -> None:
         return
     flags = array.array("L", [0])
     with file.open("rb") as stream:
-        fcntl.ioctl(stream.fileno(), _FS_IOC_GETFLAGS, flags)
+        ioctl(stream.fileno(), _FS_IOC_GETFLAGS, flags)
     if not flags[0] & _FS_IMMUTABLE:
         raise ConfigError(
             f"{file} must be immutable (chattr +i) or on a read-only mount, so that its blocks cannot move"

@@ -1,7 +1,7 @@
 """PyG with features on disk, and without pyg-lib.
 
 >>> from gids.pyg import NeighborLoader
->>> loader = NeighborLoader("my-graph", num_neighbors=[10, 10], input_nodes="train", batch_size=1024, shuffle=True)
+>>> loader = NeighborLoader("my-graph", [10, 10], "train", batch_size=1024, shuffle=True, budget="2GiB")
 >>> for data in loader:
 ...     train_on(model(data.x, data.edge_index)[: data.batch_size], data.y[: data.batch_size])
 
@@ -13,9 +13,8 @@ try:
 except ImportError as error:
     raise ImportError("gids.pyg needs PyTorch Geometric (pip install 'gids[pyg]')") from error
 
-from gids.external import Options
 from gids.pyg.hops import HopSampler, Neighborhood
-from gids.pyg.loader import NeighborLoader
+from gids.pyg.loader import LinkNeighborLoader, NeighborLoader
 from gids.pyg.sampler import NeighborSampler
 from gids.pyg.stores import FeatureStore, GraphStore
 
@@ -23,8 +22,8 @@ __all__ = [
     "FeatureStore",
     "GraphStore",
     "HopSampler",
+    "LinkNeighborLoader",
     "NeighborLoader",
     "NeighborSampler",
     "Neighborhood",
-    "Options",
 ]

@@ -1,201 +1,499 @@
-"""A NeighborLoader for PyG whose features stay on disk: the same mini-batches, sampled and read ahead by gids."""
+"""PyG's NeighborLoader and LinkNeighborLoader with features on disk: their arguments, translated for the runtime."""
 
 from __future__ import annotations
 
 import os
-import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace as replaced
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NegativeSampling
+from torch_geometric.sampler.base import NumNeighbors as PygNumNeighbors
 
 from gids._native import ThreadPool
 from gids.dataset import Dataset
 from gids.errors import ConfigError
-from gids.external import Options, Tables, node_and_edge_tables
-from gids.loader import Fetched, SeedOrder, Work
-from gids.loader.batch import tensor_bytes
-from gids.loader.seeds import SeedBatch
-from gids.loader.stats import TableStats
-from gids.pyg.hops import HopSampler, Neighborhood, NumNeighbors
-from gids.pyg.stores import attribute_names
-from gids.sampling import SampleKey, Topology
+from gids.loader.epochs import EpochLoader, describe_arrangement, describe_ids
+from gids.loader.feed import SeedsOfEpoch
+from gids.loader.graph import Seeds, arrangement_of, as_dataset, on_host
+from gids.loader.history import choose_candidates, make_history
+from gids.pyg.feed import PygFeed, followed_hops
+from gids.pyg.hops import ByTime, HistoryHops, HopSampler, NumNeighbors
+from gids.pyg.keywords import TorchKeywords, refuse, refuse_subgraph
+from gids.pyg.seeds import Inputs, LinkInputs, NodeInputs, resolve_edges
+from gids.pyg.stores import FeatureStore
+from gids.runtime.backend import Backend
+from gids.runtime.options import (
+    HistoryOptions,
+    MemoryOptions,
+    OrderOptions,
+    OutputOptions,
+    PipelineOptions,
+    RuntimeOptions,
+)
+from gids.sampling import SeedOrder
+from gids.sampling.order import check_order
+from gids.sampling.times import node_time_table, read_times
+from gids.storage import StorageOptions
 
-#: PyG's name for edge features.
-EDGE_ATTR = "edge_attr"
 
-
-class NeighborLoader:
-    """Yields ``Data`` or ``HeteroData`` mini-batches as ``torch_geometric.loader.NeighborLoader`` does.
-
-    A batch has ``n_id``, ``e_id``, ``edge_index``, ``x``, ``y``, ``batch_size``, ``input_id``, ``num_sampled_nodes``,
-    ``num_sampled_edges``, ``edge_attr`` where asked for, and other feature tables under their names. Batch ``b`` of epoch ``e`` is a function
-    of ``(seed, e, b)`` and of the dataset alone.
+class HopLoader(EpochLoader[Any]):
+    """What PyG's neighbour loaders share; use :class:`NeighborLoader` or :class:`LinkNeighborLoader`.
 
     Parameters
     ----------
-    data : Dataset, path or Options
-        The graph, and how its features are read.
-    num_neighbors : sequence of int, or mapping of edge type to sequence of int
-        Neighbours per hop, nearest first; −1 takes all.
-    input_nodes : str, Tensor or tuple of (node type, str or Tensor)
-        Seeds: the name of a split, node ids, or a mask; with the node type on a heterogeneous graph.
-    batch_size, shuffle, drop_last : int, bool, bool
-        As in PyG.
-    replace : bool
-        Whether an edge can be drawn more than once.
-    edge_features : bool
-        Whether to fetch edge features too.
-    transform : callable, optional
-        Applied to every mini-batch.
-    seed : int
-        Of order and samples.
-    rank, world_size : int
-        Part of the seeds that this process gets.
+    dataset : Dataset
+        The graph.
+    inputs : Inputs
+        What batches begin with.
+    hops : HopSampler
+        Samples neighbourhoods.
+    batch_size, shuffle, drop_last, seed
+        Decide the batches.
+    edge_features, transform, transform_sampler_output
+        See :class:`NeighborLoader`.
+    order : OrderOptions, optional
+        Which part of the seeds is ours, by default all of them, and which of them meet in a batch.
+    options : RuntimeOptions
+        Everything else.
+    history : HistoryOptions, optional
+        See :class:`NeighborLoader`.
     """
 
     def __init__(
         self,
-        data: Dataset | str | os.PathLike[str] | Options,
+        dataset: Dataset,
+        inputs: Inputs,
+        hops: HopSampler,
+        *,
+        batch_size: int,
+        shuffle: bool,
+        drop_last: bool,
+        seed: int,
+        edge_features: bool,
+        transform: Callable[[Any], Any] | None,
+        transform_sampler_output: Callable[[Any], Any] | None,
+        order: OrderOptions | None,
+        options: RuntimeOptions,
+        history: HistoryOptions | None = None,
+    ):
+        self.dataset, self.transform = dataset, transform
+        self._inputs, self._hops = inputs, hops
+        self._transform_sampler_output, self._edge_features = transform_sampler_output, edge_features
+        # PyG's scripts cut the seeds for every rank themselves: nothing is shared out unless that is asked for.
+        rank, world_size = (0, 1) if order is None else order.resolved()
+        uneven = "pad" if order is None else order.uneven
+        check_order(batch_size=batch_size, rank=rank, world_size=world_size, uneven=uneven)
+        self._order = {
+            "batch_size": batch_size,
+            "seed": seed,
+            "shuffle": shuffle,
+            "drop_last": drop_last or (order is not None and order.drop_last),
+            "rank": rank,
+            "world_size": world_size,
+            "uneven": uneven,
+        }
+        self._arrangement = arrangement_of(dataset, order, inputs.origins)
+        self.options = options
+        self._begin()
+        if history is not None:
+            settings: dict[str, Any] = self._order | {"rank": 0, "world_size": 1}
+            nodes = SeedOrder(inputs.nodes, arrangement=self._arrangement, **settings)
+            history = self._with_nodes(history, dataset, inputs.nodes, hops.by_hop[::-1], nodes)
+            candidates = choose_candidates(dataset, history, inputs.nodes, hops.by_hop[0])
+            self._hops = HistoryHops(hops, candidates, history.max_age)
+            self.history = make_history(candidates, history, options)
+            self.options = replaced(options, embeddings_bytes=self.history.bytes)
+        self._open()
+
+    def __len__(self) -> int:
+        """Batches of an epoch on this rank."""
+        return len(self._batches(0))
+
+    def _batches(self, epoch: int, **changed: int) -> SeedOrder:
+        # Positions among the seeds are what is shuffled: a batch says in input_id which of them it holds.
+        settings: dict[str, Any] = self._order | changed
+        return SeedOrder(self._inputs.positions, epoch=epoch, arrangement=self._arrangement, **settings)
+
+    def _make_feed(self, backend: Backend, pool: ThreadPool) -> PygFeed:
+        return PygFeed(
+            self.dataset,
+            self._hops,
+            self._inputs,
+            edge_features=self._edge_features,
+            profile=self._batches(0, rank=0, world_size=1),
+            transform=self.transform,
+            transform_sampler_output=self._transform_sampler_output,
+            options=self.options,
+            backend=backend,
+            pool=pool,
+        )
+
+    def _pieces(self, indices: Sequence[int]) -> Iterator[SeedsOfEpoch]:
+        order, epoch = self._batches(self._epoch), self._epoch
+        hops = followed_hops(self._hops, self._inputs, self._batches, self.options.seed)
+        return (SeedsOfEpoch(order[index], epoch, hops) for index in indices)
+
+    def _order_identity(self) -> dict[str, Any]:
+        hops = f"{self._hops.by_hop}, replace={self._hops.replace}, weights={self._hops.weights}"
+        hops += f", {self._hops.identity}" if isinstance(self._hops, HistoryHops) else ""
+        trees = f"disjoint={self._hops.disjoint}, {self._hops.times}"
+        made_by = {"seeds": self._describe_inputs(), "num_neighbors": hops, "trees": trees}
+        return {"dataset": self.dataset.id} | made_by | self._order | describe_arrangement(self._arrangement)
+
+    def _describe_inputs(self) -> Any:
+        times = {} if self._inputs.times is None else {"times": self._inputs.times}
+        return describe_ids({**self._inputs.nodes, **times})
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """Which storage engine each table got and why, and why a stage is not on the device."""
+        found = super().notes
+        if self.options.device is not None and self.options.device.type == "cuda":
+            found["sampling"] = "on the CPU: neighbourhoods are sampled hop by hop"
+        return found
+
+    def __repr__(self) -> str:
+        part = f", rank {self._order['rank']} of {self._order['world_size']}" if self._order["world_size"] != 1 else ""
+        batches = f"{len(self)} batches of {self._order['batch_size']}"
+        return f"{type(self).__name__}({str(self.dataset.path)!r}, {batches}{part})"
+
+
+class NeighborLoader(HopLoader):
+    """Yields ``Data`` or ``HeteroData`` mini-batches as ``torch_geometric.loader.NeighborLoader`` does.
+
+    A batch has ``n_id``, ``e_id``, ``edge_index``, ``x``, ``y``, ``batch_size``, ``input_id``, ``num_sampled_nodes``,
+    ``num_sampled_edges``, ``edge_attr`` where asked for, and other feature tables under their names. Batch ``b`` of
+    epoch ``e`` is a function of ``(seed, e, b)`` and of the dataset alone.
+
+    Parameters
+    ----------
+    data : Dataset, path-like, or (FeatureStore, GraphStore)
+        What :func:`gids.open` returns, where it is, or the stores of :mod:`gids.pyg` of one.
+    num_neighbors : sequence of int, or mapping of edge type to sequence of int
+        Neighbours per hop, nearest first; −1 takes all.
+    input_nodes : str, Tensor, tuple, mapping or None
+        Seeds: the name of a split, a mask, node ids, any of those by node type or as ``(type, …)`` on a heterograph,
+        the name of a node type, None for all nodes.
+    input_time : Tensor, optional
+        With ``time_attr``: when each seed is asked about; by default when its node came to be. A batch has them as
+        ``seed_time``.
+    replace : bool
+        Whether an edge can be drawn more than once.
+    subgraph_type : {"directional"}
+        Others are refused, with their alternatives.
+    disjoint : bool
+        Whether every seed has a subgraph of its own; ``batch`` says whose each node is. Always so with ``time_attr``.
+    temporal_strategy : {"uniform", "last"}
+        With ``time_attr``: any of the edges that existed, or the latest ones.
+    time_attr : str, optional
+        Name of the feature tables (int64, dim 1) that say when nodes, or edges, came to be: no neighbour is from after
+        its seed's time.
+    weight_attr : str, optional
+        Name of the edge weights that the dataset was converted from (``edge_weight``, ``weight`` or ``w``): neighbours
+        are chosen in proportion to them.
+    transform : callable, optional
+        Applied to every mini-batch.
+    transform_sampler_output : callable, optional
+        Applied to the ``SamplerOutput`` of every batch before its rows are read, on the sampling thread.
+    is_sorted, filter_per_worker : bool
+        Taken, and without effect: a dataset is sorted, and there are no worker processes.
+    neighbor_sampler : None
+        Refused: PyG's NodeLoader takes samplers.
+    directed : {True}
+        Deprecated in PyG; see ``subgraph_type``.
+    batch_size, shuffle, drop_last : int, bool, bool
+        As in PyG.
+    edge_features : bool
+        Whether to fetch edge features too.
+    seed : int
+        Of order and samples.
+    budget : int or str, optional
+        Memory for everything this loader holds, e.g. ``"2GiB"``; by default half of what is available.
+    device : torch.device or str, optional
+        Where mini-batches are delivered. With ``"cuda"`` their rows are planned, cached and gathered there.
+    history : HistoryOptions, optional
+        Use embeddings of the last batches instead of computing them again: fewer rows, approximate. Needs two hops; the
+        model calls ``loader.history.exchange(h, batch)`` before its last layer.
+    order : OrderOptions, optional
+        Which part of the seeds is ours, by default all of them, as scripts for PyG cut them themselves; and which of them
+        meet in a batch.
+    memory : MemoryOptions, optional
+        How the budget is used.
+    pipeline : PipelineOptions, optional
+        How far ahead of training to work.
+    storage : StorageOptions or str, optional
+        How to read; a string names the engine.
+    output : OutputOptions, optional
+        What a delivered batch is.
+    **keywords
+        Of PyTorch's DataLoader: ``pin_memory``, ``in_order`` and PyG's ``input_id`` mean what they do there;
+        ``num_workers``, ``persistent_workers`` and ``prefetch_factor`` are taken and change nothing, because batches
+        are made on threads of this process; others are refused by name.
+    """
+
+    def __init__(
+        self,
+        data: Dataset | str | os.PathLike[str] | tuple[Any, Any],
         num_neighbors: NumNeighbors,
-        input_nodes: str | Tensor | tuple[str, str | Tensor] = "train",
+        input_nodes: Seeds = None,
+        input_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        transform_sampler_output: Callable[[Any], Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: None = None,
+        directed: bool = True,
         *,
         batch_size: int = 1,
         shuffle: bool = False,
         drop_last: bool = False,
-        replace: bool = False,
         edge_features: bool = False,
-        transform: Callable[[Any], Any] | None = None,
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        budget: int | str | None = None,
+        device: torch.device | str | None = None,
+        history: HistoryOptions | None = None,
+        order: OrderOptions | None = None,
+        memory: MemoryOptions | None = None,
+        pipeline: PipelineOptions | None = None,
+        storage: StorageOptions | str | None = None,
+        output: OutputOptions | None = None,
+        **keywords: Any,
     ):
-        options = data if isinstance(data, Options) else Options(data)
-        self.dataset = options.open()
-        self.transform = transform
-        self._hops = HopSampler(num_neighbors, replace=replace)
-        self._topology = Topology.from_dataset(self.dataset)
-        self._labels = {t: labels for t in self.dataset.node_types if (labels := self.dataset.labels(t)) is not None}
-        self._ntype, self._nodes = _resolve(self.dataset, input_nodes)
-        # Positions in input_nodes are what is shuffled: a batch says in input_id which of them it holds.
-        self._seed, self._epoch = seed, 0
-        self._order = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, "seed": seed}
-        self._order |= {"rank": rank, "world_size": world_size}
-        known = node_and_edge_tables(self.dataset)
-        self._node_names = {ntype: attribute_names(self.dataset, ntype) for ntype in self.dataset.node_types}
-        self._edge_names = {
-            e: self.dataset.edge_feature_names(e) if edge_features else [] for e in self.dataset.edge_types
-        }
-        self._tables = Tables(known, options)
-        self._pool = ThreadPool(options.threads or torch.get_num_threads(), "gids-pyg")
-        self._run: weakref.ref[Any] | None = None
-        self._hetero = len(self.dataset.node_types) > 1 or len(self.dataset.edge_types) > 1
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose which epoch the next iteration is; without it they count up."""
-        self._epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self._batches(0))
-
-    def _batches(self, epoch: int) -> SeedOrder:
-        return SeedOrder(torch.arange(len(self._nodes)), epoch=epoch, **self._order)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[Any]:
-        """Begin an epoch; one that is still under way ends."""
-        self._end_run()
-        epoch, self._epoch = self._epoch, self._epoch + 1
-        order = self._batches(epoch)
-        works = (self._sample(order[index], epoch) for index in range(len(order)))
-        run = self._tables.run(works, self._finish, here=False)
-        self._run = weakref.ref(run)
-        return run
-
-    def _sample(self, batch: SeedBatch, epoch: int) -> Work:
-        (input_id,) = batch.nodes.values()
-        key = SampleKey(self._seed, epoch, batch.global_index)
-        found = self._hops.sample(self._topology, {self._ntype: self._nodes[input_id]}, key, self._pool)
-        rows: dict[Any, Tensor] = {}
-        for ntype, names in self._node_names.items():
-            rows |= {("node", ntype, name): found.node[ntype] for name in names.values()}
-        for etype, edge_names in self._edge_names.items():
-            rows |= {("edge", etype, name): found.edge[etype] for name in edge_names}
-        return Work((input_id, found), rows, tensor_bytes(found))
-
-    def _finish(self, fetched: Fetched) -> Any:
-        input_id, found = fetched.work.payload
-        data = self._hetero_data(found, fetched.rows) if self._hetero else self._data(found, fetched.rows)
-        seeds = data[self._ntype] if self._hetero else data
-        seeds.input_id, seeds.batch_size = input_id, len(input_id)
-        return data if self.transform is None else self.transform(data)
-
-    def _data(self, found: Neighborhood, rows: Mapping[Any, Tensor]) -> Data:
-        (ntype,), (etype,) = found.node, found.row
-        data = Data(edge_index=torch.stack([found.row[etype], found.col[etype]]))
-        self._fill(data, ntype, found, rows)
-        self._fill_edges(data, etype, found, rows)
-        data.num_sampled_nodes = found.num_sampled_nodes[ntype]
-        data.num_sampled_edges = found.num_sampled_edges[etype]
-        return data
-
-    def _hetero_data(self, found: Neighborhood, rows: Mapping[Any, Tensor]) -> HeteroData:
-        data = HeteroData()
-        for ntype in found.node:
-            self._fill(data[ntype], ntype, found, rows)
-        for etype in found.row:
-            data[etype].edge_index = torch.stack([found.row[etype], found.col[etype]])
-            self._fill_edges(data[etype], etype, found, rows)
-        data.set_value_dict("num_sampled_nodes", found.num_sampled_nodes)
-        data.set_value_dict("num_sampled_edges", found.num_sampled_edges)
-        return data
-
-    def _fill(self, store: Any, ntype: str, found: Neighborhood, rows: Mapping[Any, Tensor]) -> None:
-        store.n_id = found.node[ntype]
-        store.num_nodes = len(found.node[ntype])
-        for attribute, name in self._node_names[ntype].items():
-            store[attribute] = rows["node", ntype, name]
-        if ntype in self._labels:
-            store.y = self._labels[ntype][found.node[ntype]]
-
-    def _fill_edges(self, store: Any, etype: Any, found: Neighborhood, rows: Mapping[Any, Tensor]) -> None:
-        store.e_id = found.edge[etype]
-        for name in self._edge_names[etype]:
-            store[EDGE_ATTR if name == "feat" else name] = rows["edge", etype, name]
-
-    def stats(self) -> dict[str, TableStats]:
-        """Tell for every table where its rows came from so far."""
-        return self._tables.stats()
-
-    def close(self) -> None:
-        """End the epoch that is under way and give files and memory back; the loader can still be iterated."""
-        self._end_run()
-        self._tables.close()
-
-    def _end_run(self) -> None:
-        run = self._run() if self._run is not None else None
-        if run is not None:
-            run.close()
+        for name, value in (
+            ("neighbor_sampler", neighbor_sampler),
+            ("directed", directed),
+        ):
+            refuse(name, value, "NeighborLoader")
+        refuse_subgraph(subgraph_type)
+        given = TorchKeywords.read(keywords, "NeighborLoader", pipeline, output)
+        dataset = dataset_of(data)
+        times = by_time(dataset, time_attr, temporal_strategy, input_time, "input_time")
+        self._named_seeds = input_nodes if isinstance(input_nodes, str) else None
+        super().__init__(
+            dataset,
+            NodeInputs(dataset, input_nodes, given.input_id, input_time),
+            _hops(dataset, num_neighbors, replace, weight_attr, disjoint, times),
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            seed=seed,
+            edge_features=edge_features,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            order=order,
+            options=_options(budget, device, memory, given, storage, seed),
+            history=history,
+        )
 
 
-def _resolve(dataset: Dataset, input_nodes: str | Tensor | tuple[str, str | Tensor]) -> tuple[str, Tensor]:
-    """Give the node type of the seeds and their ids."""
-    if isinstance(input_nodes, tuple):
-        ntype, chosen = input_nodes
-    elif len(dataset.node_types) == 1:
-        ntype, chosen = dataset.node_types[0], input_nodes
-    elif isinstance(input_nodes, str):
-        having = [t for t in dataset.node_types if input_nodes in dataset.split_names(t)]
-        if len(having) != 1:
-            raise ConfigError(f"input_nodes must be (node type, split): {having or 'no type'} has {input_nodes!r}")
-        ntype, chosen = having[0], input_nodes
-    else:
-        raise ConfigError("input_nodes must be (node type, ids) on a heterogeneous graph (got ids alone)")
-    if isinstance(chosen, str):
-        return ntype, dataset.split(chosen, ntype)
-    ids = chosen.nonzero().flatten() if chosen.dtype == torch.bool else chosen.to(torch.int64)
-    if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < dataset.num_nodes(ntype)):
-        limit = dataset.num_nodes(ntype)
-        raise ConfigError(f"input_nodes must be in [0, {limit}) (got {int(ids.min())} to {int(ids.max())})")
-    return ntype, ids
+class LinkNeighborLoader(HopLoader):
+    """Yields mini-batches around edges as ``torch_geometric.loader.LinkNeighborLoader`` does.
+
+    A batch has what those of :class:`NeighborLoader` have, ``edge_label_index`` and ``edge_label`` (or, for triplets,
+    ``src_index``, ``dst_pos_index`` and ``dst_neg_index``) instead of ``batch_size``. Negatives are a function of
+    ``(seed, epoch, batch)`` too.
+
+    Parameters
+    ----------
+    data, num_neighbors
+        See :class:`NeighborLoader`.
+    edge_label_index : Tensor [2, n], edge type, tuple of (edge type, Tensor or None), or None
+        Seed edges: as ends, or all edges of a type, or of the only type.
+    edge_label : Tensor, optional
+        Labels of the edges, one for each.
+    edge_label_time : Tensor, optional
+        With ``time_attr``, and then required: when each edge is asked about. Negatives existed at that time, where nodes
+        have times.
+    replace, subgraph_type, disjoint, temporal_strategy, time_attr
+        See :class:`NeighborLoader`; with disjoint subgraphs ``batch`` names the edge that a node belongs to.
+    neg_sampling : NegativeSampling, str, dict or None
+        As in PyG: ``"binary"`` draws pairs of nodes, ``"triplet"`` destinations.
+    neg_sampling_ratio : float, optional
+        Deprecated in PyG: ``neg_sampling=dict(mode="binary", amount=ratio)``.
+    weight_attr, transform, transform_sampler_output, is_sorted, filter_per_worker, neighbor_sampler, directed
+        See :class:`NeighborLoader`.
+    batch_size, shuffle, drop_last, edge_features, seed
+        See :class:`NeighborLoader`; ``batch_size`` counts edges without their negatives.
+    budget, device, order, memory, pipeline, storage, output
+        See :class:`NeighborLoader`.
+    **keywords
+        See :class:`NeighborLoader`.
+    """
+
+    def __init__(
+        self,
+        data: Dataset | str | os.PathLike[str] | tuple[Any, Any],
+        num_neighbors: NumNeighbors,
+        edge_label_index: Any = None,
+        edge_label: Tensor | None = None,
+        edge_label_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        neg_sampling: Any = None,
+        neg_sampling_ratio: float | None = None,
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        transform_sampler_output: Callable[[Any], Any] | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: None = None,
+        directed: bool = True,
+        *,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        edge_features: bool = False,
+        seed: int = 0,
+        budget: int | str | None = None,
+        device: torch.device | str | None = None,
+        order: OrderOptions | None = None,
+        memory: MemoryOptions | None = None,
+        pipeline: PipelineOptions | None = None,
+        storage: StorageOptions | str | None = None,
+        output: OutputOptions | None = None,
+        **keywords: Any,
+    ):
+        for name, value in (
+            ("neighbor_sampler", neighbor_sampler),
+            ("directed", directed),
+        ):
+            refuse(name, value, "LinkNeighborLoader")
+        refuse_subgraph(subgraph_type)
+        given = TorchKeywords.read(keywords, "LinkNeighborLoader", pipeline, output)
+        if given.input_id is not None:
+            raise ConfigError("input_id must be None: batches of links say in input_id which of the edges they hold")
+        dataset = dataset_of(data)
+        if neg_sampling_ratio:
+            neg_sampling = NegativeSampling("binary", neg_sampling_ratio)
+        etype, source, destination = resolve_edges(dataset, edge_label_index)
+        if edge_label is not None and len(edge_label) != len(source):
+            raise ConfigError(f"edge_label must have {len(source)} entries, one per edge (got {len(edge_label)})")
+        times = by_time(dataset, time_attr, temporal_strategy, edge_label_time, "edge_label_time")
+        if edge_label_time is not None and len(edge_label_time) != len(source):
+            raise ConfigError(
+                f"edge_label_time must have {len(source)} entries, one per edge (got {len(edge_label_time)})"
+            )
+        if times is not None and edge_label_time is None:
+            raise ConfigError(
+                "edge_label_time must be given with time_attr: edges are asked about at a time (got None)"
+            )
+        self._links = LinkInputs(
+            etype,
+            source,
+            destination,
+            None if edge_label is None else edge_label.cpu(),
+            NegativeSampling.cast(neg_sampling),
+            {ntype: dataset.num_nodes(ntype) for ntype in dataset.node_types},
+            disjoint or times is not None,
+            None if edge_label_time is None else on_host(edge_label_time).to(torch.int64),
+            {} if times is None else node_times(dataset, times),
+        )
+        super().__init__(
+            dataset,
+            self._links,
+            _hops(dataset, num_neighbors, replace, weight_attr, disjoint, times),
+            batch_size=batch_size,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            seed=seed,
+            edge_features=edge_features,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            order=order,
+            options=_options(budget, device, memory, given, storage, seed),
+        )
+
+    def _describe_inputs(self) -> Any:
+        links = self._links
+        times = {} if links.time is None else {"times": links.time}
+        ends = describe_ids({"src": links.source, "dst": links.destination} | times)
+        return ends | {"etype": str(links.etype), "negatives": str(links.negatives)}
+
+
+def dataset_of(data: Any) -> Dataset:
+    """Return the dataset that a loader is given: opened, by its path, or behind our stores."""
+    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], FeatureStore):
+        return data[0].dataset
+    return as_dataset(data)
+
+
+def by_time(
+    dataset: Dataset, time_attr: str | None, strategy: str, seed_times: Tensor | None, name: str
+) -> ByTime | None:
+    """Return what sampling by time looks at, as PyG decides it: a table of the nodes, else of the edges."""
+    if strategy not in ("uniform", "last"):
+        raise ConfigError(f"temporal_strategy must be 'uniform' or 'last' (got {strategy!r})")
+    if time_attr is None:
+        if seed_times is not None:
+            raise ConfigError(f"time_attr must be given with {name}: it names the times of nodes or edges (got None)")
+        if strategy != "uniform":
+            raise ConfigError(f"time_attr must be given with temporal_strategy {strategy!r} (got None)")
+        return None
+    of_nodes = [ntype for ntype in dataset.node_types if time_attr in dataset.feature_names(ntype)]
+    of_edges = [etype for etype in dataset.edge_types if time_attr in dataset.edge_feature_names(etype)]
+    if not of_nodes and not of_edges:
+        raise ConfigError(f"time_attr must name a table of the nodes or of the edges (got {time_attr!r})")
+    if not of_nodes and seed_times is None:
+        raise ConfigError(f"{name} must be given where time_attr names times of edges (got None)")
+    return ByTime(time_attr, "node" if of_nodes else "edge", "last" if strategy == "last" else "uniform")
+
+
+def node_times(dataset: Dataset, times: ByTime) -> dict[str, Tensor]:
+    """Return when nodes came to be, by type, of the types that say so."""
+    tables = {ntype: node_time_table(dataset, ntype, times.time_attr) for ntype in dataset.node_types}
+    return {ntype: torch.from_numpy(read_times(table)) for ntype, table in tables.items() if table is not None}
+
+
+def _hops(
+    dataset: Dataset,
+    num_neighbors: Any,
+    replace: bool,
+    weight_attr: str | None,
+    disjoint: bool,
+    times: ByTime | None,
+) -> HopSampler:
+    if isinstance(num_neighbors, PygNumNeighbors):
+        num_neighbors = num_neighbors.get_values(dataset.edge_types)
+    if isinstance(num_neighbors, Mapping):
+        unknown = [etype for etype in num_neighbors if etype not in dataset.edge_types]
+        if unknown:
+            raise ConfigError(f"edge types of num_neighbors must be among {dataset.edge_types} (got {unknown})")
+    if weight_attr is not None:
+        missing = [etype for etype in dataset.edge_types if dataset.edge_weight_table(etype) is None]
+        if missing:
+            raise ConfigError(
+                f"weight_attr needs edge weights in the dataset (got {weight_attr!r}, {missing} have none): "
+                "convert a graph with edge_weight, weight or w"
+            )
+    return HopSampler(num_neighbors, replace=replace, weights=weight_attr is not None, disjoint=disjoint, times=times)
+
+
+def _options(
+    budget: int | str | None,
+    device: torch.device | str | None,
+    memory: MemoryOptions | None,
+    given: TorchKeywords,
+    storage: StorageOptions | str | None,
+    seed: int,
+) -> RuntimeOptions:
+    return RuntimeOptions(
+        budget=budget,
+        memory=MemoryOptions() if memory is None else memory,
+        pipeline=given.pipeline,
+        storage=storage,
+        output=given.output,
+        device=None if device is None else torch.device(device),
+        seed=seed,
+    )

@@ -21,7 +21,8 @@ from gids._native import ThreadPool
 from gids.dataset import Dataset
 from gids.errors import ConfigError
 from gids.pyg.hops import HopSampler, Neighborhood, NumNeighbors
-from gids.sampling import SampleKey, Topology
+from gids.sampling import SampleKey
+from gids.sampling.topology import share_topology
 
 
 class NeighborSampler(BaseSampler):  # type: ignore[misc] # PyG's base has no types
@@ -40,20 +41,36 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc] # PyG's base has no ty
     """
 
     def __init__(self, dataset: Dataset, num_neighbors: NumNeighbors, *, replace: bool = False, seed: int = 0):
-        self._topology = Topology.from_dataset(dataset)
+        self._topology = share_topology(dataset)
         self._hops = HopSampler(num_neighbors, replace=replace)
         self._seed = seed
         self._batch = 0
         self._pool: ThreadPool | None = None
 
     def sample_from_nodes(self, index: NodeSamplerInput, **kwargs: Any) -> SamplerOutput | HeteroSamplerOutput:
-        """Sample around nodes."""
+        """Sample around nodes.
+
+        Parameters
+        ----------
+        index : NodeSamplerInput
+            The nodes.
+        **kwargs
+            What other samplers of PyG take; not used.
+        """
         return node_sample(index, self._sample)
 
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """Sample around both ends of edges, and of negative edges if asked for."""
+        """Sample around both ends of edges, and of negative edges if asked for.
+
+        Parameters
+        ----------
+        index : EdgeSamplerInput
+            The edges.
+        neg_sampling : NegativeSampling, optional
+            What to draw beside them.
+        """
         counts = self._topology.num_nodes
         num_nodes = counts if index.input_type is not None else next(iter(counts.values()))
         return edge_sample(index, self._sample, num_nodes, False, None, neg_sampling)
@@ -81,7 +98,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc] # PyG's base has no ty
 
 
 def output(found: Neighborhood) -> SamplerOutput:
-    """Give the neighbourhood of a graph with one node and edge type as PyG has it."""
+    """Return the neighbourhood of a graph with one node and edge type as PyG has it."""
     ((etype, row),) = found.row.items()
     (node,) = found.node.values()
     (nodes,) = found.num_sampled_nodes.values()
@@ -90,18 +107,45 @@ def output(found: Neighborhood) -> SamplerOutput:
         row=row,
         col=found.col[etype],
         edge=found.edge[etype],
+        batch=None if found.batch is None else next(iter(found.batch.values())),
         num_sampled_nodes=nodes,
         num_sampled_edges=found.num_sampled_edges[etype],
     )
 
 
 def hetero_output(found: Neighborhood) -> HeteroSamplerOutput:
-    """Give the neighbourhood of a graph with several types as PyG has it."""
+    """Return the neighbourhood of a graph with several types as PyG has it."""
     return HeteroSamplerOutput(
         node=found.node,
         row=found.row,
         col=found.col,
         edge=dict(found.edge),
+        batch=found.batch,
         num_sampled_nodes=found.num_sampled_nodes,
         num_sampled_edges=found.num_sampled_edges,
+    )
+
+
+def from_output(out: SamplerOutput | HeteroSamplerOutput, found: Neighborhood) -> Neighborhood:
+    """Return what a transform made of a sampler's output, for the types of the neighbourhood it was made from."""
+    if isinstance(out, HeteroSamplerOutput):
+        edge = out.edge or {}
+        return Neighborhood(
+            dict(out.node),
+            dict(out.row),
+            dict(out.col),
+            dict(edge),
+            out.num_sampled_nodes,
+            out.num_sampled_edges,
+            batch=None if out.batch is None else dict(out.batch),
+        )
+    (ntype,), (etype,) = found.node, found.row
+    return Neighborhood(
+        {ntype: out.node},
+        {etype: out.row},
+        {etype: out.col},
+        {etype: out.edge},
+        {ntype: out.num_sampled_nodes},
+        {etype: out.num_sampled_edges},
+        batch=None if out.batch is None else {ntype: out.batch},
     )

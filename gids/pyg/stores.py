@@ -15,10 +15,13 @@ from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from gids.dataset import Dataset
 from gids.dataset.rows import as_tensor, read_rows
 from gids.errors import ConfigError
-from gids.sampling import EdgeType, Topology
+from gids.ledger import Ledger, Usage
+from gids.sampling import EdgeType
+from gids.sampling.topology import share_topology
 from gids.storage import RowReader, StorageOptions
 from gids.table import RowTable
-from gids.tiers import FeatureStore as Tiers
+from gids.tiers import TableStore, fetch_now
+from gids.types import TableKey
 from gids.units import parse_bytes
 
 #: PyG's names for what a dataset calls ``feat`` and labels.
@@ -41,7 +44,7 @@ class FeatureStore(pyg.FeatureStore):  # type: ignore[misc] # PyG's base has no 
     dataset : Dataset
         Whose features.
     budget : int or str
-        Memory for cached rows, shared by the tables in proportion to their sizes.
+        Memory for cached rows, shared by the tables in proportion to their sizes; :meth:`usage` tells what is used.
     storage : StorageOptions, optional
         How to read.
 
@@ -57,7 +60,8 @@ class FeatureStore(pyg.FeatureStore):  # type: ignore[misc] # PyG's base has no 
         self._storage = storage
         self._lock = threading.Lock()
         self._labels: dict[str, Tensor] = {}
-        self._tables: dict[tuple[str, str], Tiers] = {}
+        self._ledger = Ledger(self._budget_bytes)
+        self._stores: dict[TableKey, TableStore] = {}
         self._owner = os.getpid()
         self._inherited: list[Any] = []
         self._single = len(dataset.node_types) == 1
@@ -88,17 +92,20 @@ class FeatureStore(pyg.FeatureStore):  # type: ignore[misc] # PyG's base has no 
 
     def _fetch(self, ntype: str, table: RowTable, rows: Tensor) -> Tensor:
         with self._lock:  # plans of one cache are made and carried out one after the other
-            tiers = self._tiers(ntype, table)
-            pending = tiers.start(tiers.plan_group([rows]))
-            return tiers.gather(pending, 0)
+            store = self._store(ntype, table)
+            try:
+                return fetch_now(store, rows)
+            except BaseException:
+                store.reset()  # it would believe admissions that never happened
+                raise
 
-    def _tiers(self, ntype: str, table: RowTable) -> Tiers:
+    def _store(self, ntype: str, table: RowTable) -> TableStore:
         if os.getpid() != self._owner:
             # Threads and queues do not survive a fork: a worker process opens its own, and must not end the parent's.
-            self._inherited.append(self._tables)
-            self._tables, self._owner = {}, os.getpid()
-        key = (ntype, table.name)
-        if key not in self._tables:
+            self._inherited.append(self._stores)
+            self._stores, self._owner, self._ledger = {}, os.getpid(), Ledger(self._budget_bytes)
+        key = TableKey(ntype, table.name)
+        if key not in self._stores:
             every = [
                 self.dataset.feature_table(kind, name)
                 for kind in self.dataset.node_types
@@ -106,8 +113,19 @@ class FeatureStore(pyg.FeatureStore):  # type: ignore[misc] # PyG's base has no 
             ]
             share = table.total_bytes / max(1, sum(other.total_bytes for other in every))
             cache_rows = min(table.num_rows, int(self._budget_bytes * share) // table.row_bytes)
-            self._tables[key] = Tiers(table, RowReader(table, self._storage), cache_rows=cache_rows, policy="lru")
-        return self._tables[key]
+            reader = RowReader(table, self._storage)
+            self._stores[key] = TableStore(table, reader, cache_rows=cache_rows, policy="lru", ledger=self._ledger)
+        return self._stores[key]
+
+    def usage(self) -> dict[str, Usage]:
+        """Return what cache and rows being read use, and used at most."""
+        return self._ledger.usage()
+
+    def close(self) -> None:
+        """Give files and memory back; they are opened again where rows are asked for."""
+        with self._lock:
+            while self._stores and os.getpid() == self._owner:
+                self._stores.popitem()[1].close()
 
     def _get_tensor_size(self, attr: pyg.TensorAttr) -> tuple[int, ...] | None:
         ntype = self._node_type(attr)
@@ -145,12 +163,18 @@ class FeatureStore(pyg.FeatureStore):  # type: ignore[misc] # PyG's base has no 
 
 
 class GraphStore(pyg.GraphStore):  # type: ignore[misc] # PyG's base has no types
-    """Topology of a dataset as ``torch_geometric.data.GraphStore``: read-only, compressed by destination."""
+    """Topology of a dataset as ``torch_geometric.data.GraphStore``: read-only, compressed by destination.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        Whose graph; held in memory once, however many loaders and stores use it.
+    """
 
     def __init__(self, dataset: Dataset):
         super().__init__()
         self.dataset = dataset
-        self._topology = Topology.from_dataset(dataset)
+        self._topology = share_topology(dataset)
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
         """List every edge type with its size."""

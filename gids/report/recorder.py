@@ -17,7 +17,7 @@ def record(loader: Loader, directory: str | os.PathLike[str], title: str | None 
     Parameters
     ----------
     loader : Loader
-        After some training; spans are included if it was iterated inside :meth:`gids.Loader.profile`.
+        After some training; spans are included if it was iterated inside :meth:`gids.Loader.tracing`.
     directory : path-like
         Where to write ``run.json``.
     title : str, optional
@@ -30,7 +30,7 @@ def record(loader: Loader, directory: str | os.PathLike[str], title: str | None 
 
     Examples
     --------
-    >>> with loader.profile("trace.json"):
+    >>> with loader.tracing("trace.json"):
     ...     train(loader)
     >>> gids.report.record(loader, "my-run")  # then: gids report my-run
     """
@@ -47,16 +47,28 @@ def record(loader: Loader, directory: str | os.PathLike[str], title: str | None 
             for name in loader.dataset.feature_names(ntype)
         )
         memory = Memory(stats.memory.budget, stats.memory.total, table_bytes, parts=parts)
-    plain = {name: value for name, value in vars(options).items() if isinstance(value, int | float | str | None)}
+    settings = {
+        "dataset": str(loader.dataset.path),
+        "sampler": type(loader.sampler).__name__,
+        "batch_size": loader.order().batch_size,
+        "parts": loader.order().identity[4:] or None,
+        "seed": options.seed,
+        "budget": options.budget,
+        "device": None if options.device is None else str(options.device),
+        "storage": options.reading.engine,
+    }
+    plain = {name: value for name, value in vars(options.memory).items() if isinstance(value, int | str)}
     run = Run(
         name="loader",
         title=title or f"Loader over {loader.dataset.path.name}",
-        settings={"dataset": str(loader.dataset.path), **plain, "pipeline": asdict(options.pipeline)},
+        settings={**settings, **plain, "pipeline": asdict(options.pipeline)},
         headline={
             "batches": f"{stats.batches:,}",
             "rows": f"{total:,}",
             "served without the disk": f"{100 * (1 - rows['disk'] / max(1, total)):.1f} %",
+            "input nodes per seed (RR)": f"{stats.redundancy_ratio:.2f}",
             "read": format_bytes(read_bytes),
+            **({"approximate": ", ".join(stats.approximate)} if stats.approximate else {}),
             "training waited": f"{stats.stall_s:.2f} s",
         },
         results={name: asdict(table) for name, table in stats.tables.items()},

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gids.bench.provenance import provenance
 from gids.errors import DatasetError
+from gids.report.provenance import provenance
 
 FORMAT = "gids-run"
 VERSION = 1

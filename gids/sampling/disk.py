@@ -1,63 +1,85 @@
-"""Topology on disk: only offsets and the hottest neighbour lists are in memory; the rest is read when it is sampled."""
+"""Topology on disk: packed offsets and the most useful neighbour lists in memory, the rest read when it is sampled."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from gids import _native
-from gids.dataset.rows import as_tensor, read_rows
+from gids.dataset.rows import StoredOffsets, as_tensor, read_rows
 from gids.errors import ConfigError, DatasetError
-from gids.sampling.sample import EdgeType
 from gids.storage import RowReader, StorageOptions
-from gids.table import RowTable
+from gids.table import RowTable, Stripe
 
 Array = npt.NDArray[Any]
 
-#: Bytes that one random read moves at least; lists up to this long cost one read, longer ones up to a read per edge.
-READ_BYTES = 4096
-#: Edges per node that hotness assumes; only the ranking depends on it.
-TYPICAL_FANOUT = 10
-#: Where a list begins, on disk and in memory.
-LIST_OVERHEAD_BYTES = 16
-_PIECE_NODES = 1 << 18
+#: Values that are read and kept together: a cache line of them.
+GRANULE_BYTES = 64
 _PIECE_ROWS = 1 << 20
 
 
 class PositionReader:
     """Reads values of a one-column table by edge position, bypassing the page cache.
 
+    Any number of threads may read at once; those that wait at the same time share a sweep over the file.
+
     Parameters
     ----------
     table : RowTable
-        Neighbours, edge ids or weights.
-    options : StorageOptions, optional
+        Neighbours, edge ids, weights or times.
+    options : StorageOptions
         Engine, depth and staging memory.
+    cache_bytes : int
+        Memory for pieces of lists that were read.
+    group_bytes : int
+        Memory for pieces that are being read.
     """
 
-    def __init__(self, table: RowTable, options: StorageOptions | None) -> None:
+    def __init__(self, table: RowTable, options: StorageOptions, *, cache_bytes: int, group_bytes: int) -> None:
         if table.dim != 1:
             raise ConfigError(f"{table.name} must have dim 1 to be read by edge position (got {table.dim})")
+        if table.dtype not in ("int32", "int64", "float32"):
+            raise ConfigError(f"{table.name} must be int32, int64 or float32 (got {table.dtype})")
         self.table = table
-        self.reader = RowReader(table, options)
+        granules, items = granule_table(table)
+        self.reader = RowReader(granules, options)
+        tail = read_rows(table, granules.num_rows * items).reshape(-1)
+        self.native = _native.PositionReader(
+            self.reader._native, table.dtype, items, table.num_rows, tail, cache_bytes, group_bytes
+        )
 
     def __call__(self, positions: npt.NDArray[np.int64], out: Array) -> None:
         """Fill ``out[i]`` with the value at ``positions[i]``."""
-        target = torch.from_numpy(out)
-        if target.dtype == self.table.torch_dtype:
-            self.reader.read(positions, out=target.view(-1, 1))
-        else:
-            target.copy_(self.reader.read(positions).view(-1))
+        self.native.read(positions, out)
+
+    def stats(self) -> dict[str, int]:
+        """Return what was asked for, found and read since the opening."""
+        return self.reader.stats() | self.native.stats()
+
+    def resident_bytes(self) -> int:
+        """Return the memory that the reader holds at rest."""
+        return self.reader.options.staging_bytes + self.native.bytes
 
     def close(self) -> None:
         """Give back buffers and files."""
         self.reader.close()
+
+
+def granule_table(table: RowTable) -> tuple[RowTable, int]:
+    """Return a one-column table seen as rows of a few values each, and how many; the last, short row is left out."""
+    items = max(GRANULE_BYTES // table.item_bytes, 1)
+    if table.row_stride != table.item_bytes:
+        items = 1
+    elif len(table.stripes) > 1:
+        items = math.gcd(items, table.stripe_rows)
+    stripes = tuple(Stripe(s.path, s.data_offset, s.num_rows // items) for s in table.stripes)
+    rows = sum(stripe.num_rows for stripe in stripes)
+    unit = table.stripe_rows // items if len(stripes) > 1 else max(rows, 1)
+    return RowTable(table.name, table.dtype, items, rows, table.row_stride * items, stripes, unit), items
 
 
 def stream(table: RowTable) -> Iterator[tuple[int, Array]]:
@@ -67,90 +89,13 @@ def stream(table: RowTable) -> Iterator[tuple[int, Array]]:
         yield begin, as_tensor(table, read_rows(table, begin, end)).numpy()
 
 
-def expected_visits(
-    num_nodes: Mapping[str, int], offsets: Mapping[EdgeType, Array], tables: Mapping[EdgeType, RowTable]
-) -> dict[str, npt.NDArray[np.float32]]:
-    """Estimate how often each node is reached when every node is a destination once: one pass over the edges."""
-    visits = {ntype: np.zeros(count, np.float32) for ntype, count in num_nodes.items()}
-    for etype, table in tables.items():
-        for begin, values in stream(table):
-            if len(values) and not 0 <= values.min() <= values.max() < num_nodes[etype[0]]:
-                raise DatasetError(f"{table.name} must be in [0, {num_nodes[etype[0]]})")
-            _native.count_visits(offsets[etype], begin, values, TYPICAL_FANOUT, visits[etype[0]])
-    return visits
-
-
-def load_visits(
-    scratch: Path | None,
-    num_nodes: Mapping[str, int],
-    offsets: Mapping[EdgeType, Array],
-    tables: Mapping[EdgeType, RowTable],
-) -> dict[str, npt.NDArray[np.float32]]:
-    """Give :func:`expected_visits`, from the file of an earlier run where there is one."""
-    path = None if scratch is None else scratch / "expected-visits.npz"
-    if path is not None and path.exists():
-        with contextlib.suppress(OSError, ValueError, KeyError), np.load(path) as saved:
-            visits = {ntype: saved[f"visits {ntype}"] for ntype in num_nodes}
-            if all(len(visits[ntype]) == count for ntype, count in num_nodes.items()):
-                return visits
-    visits = expected_visits(num_nodes, offsets, tables)
-    if path is not None:
-        temporary = path.with_name(f".{path.name}.tmp.npz")
-        with contextlib.suppress(OSError):  # a read-only dataset works too, only slower to open
-            named: dict[str, Any] = {f"visits {ntype}": array for ntype, array in visits.items()}
-            np.savez(temporary, **named)
-            temporary.replace(path)
-    return visits
-
-
-def choose_hot(
-    indptr: npt.NDArray[np.int64], visits: npt.NDArray[np.float32], item_bytes: int, budget_bytes: int
-) -> npt.NDArray[np.int64]:
-    """Choose the nodes whose lists save the most reads per byte of memory; ascending.
-
-    Works in pieces, so that choosing takes no more memory than one number per node.
-    """
-    num_nodes = len(indptr) - 1
-    budget = budget_bytes - len(indptr) * 3 // 16  # the bitmap and its ranks
-    worth = np.empty(num_nodes, np.float32)
-
-    def pieces() -> Iterator[tuple[int, int, npt.NDArray[np.int64]]]:
-        for begin in range(0, num_nodes, _PIECE_NODES):
-            end = min(begin + _PIECE_NODES, num_nodes)
-            yield begin, end, np.diff(indptr[begin : end + 1]) * item_bytes
-
-    for begin, end, list_bytes in pieces():
-        reads = np.minimum(np.minimum(list_bytes // item_bytes, TYPICAL_FANOUT), 1 + list_bytes / READ_BYTES)
-        worth[begin:end] = visits[begin:end] * reads / (list_bytes + LIST_OVERHEAD_BYTES)
-
-    def cost(least: float) -> int:
-        """Bytes of all lists that are worth at least that much."""
-        return sum(
-            int((list_bytes + LIST_OVERHEAD_BYTES)[worth[begin:end] >= least].sum())
-            for begin, end, list_bytes in pieces()
-        )
-
-    high = np.nextafter(worth.max(initial=0), np.float32(np.inf), dtype=np.float32)  # nothing is worth that much
-    low = np.nextafter(np.float32(0), np.float32(1), dtype=np.float32)  # everything of use is worth that much
-    if cost(low) <= budget:
-        return np.flatnonzero(worth >= low)
-    while (middle := low + (high - low) / np.float32(2)) not in (low, high):
-        low, high = (low, middle) if cost(middle) <= budget else (middle, high)
-    # Lists worth `high` fit, those worth `low` do not all: take as many of the latter as there is room for.
-    chosen = np.flatnonzero(worth >= high)
-    ties = np.flatnonzero((worth >= low) & (worth < high))
-    sizes = (indptr[ties + 1] - indptr[ties]) * item_bytes + LIST_OVERHEAD_BYTES
-    return np.sort(np.concatenate([chosen, ties[np.cumsum(sizes) <= budget - cost(high)]]))
-
-
-def keep_hot(
-    table: RowTable, indptr: npt.NDArray[np.int64], visits: npt.NDArray[np.float32], budget_bytes: int
-) -> _native.HotLists | None:
-    """Load the hottest lists of one relation within a budget; None where not one fits."""
-    nodes = choose_hot(indptr, visits, table.item_bytes, budget_bytes)
-    if len(nodes) == 0:
-        return None
-    lists = _native.HotLists(nodes, indptr, table.dtype == "int64")
-    for begin, values in stream(table):
-        lists.fill(begin, values)
-    return lists
+def pack_offsets(offsets: Array | StoredOffsets, num_nodes: int, name: str) -> _native.PackedOffsets:
+    """Pack the offsets of one relation, piece by piece; what is on disk is read in pieces too."""
+    packed = _native.PackedOffsets(num_nodes)
+    try:
+        for begin in range(0, len(offsets), _PIECE_ROWS):
+            packed.append(np.ascontiguousarray(offsets[begin : begin + _PIECE_ROWS], np.int64))
+        packed.finish()
+    except DatasetError as error:
+        raise DatasetError(f"indptr of {name}: {error}") from error
+    return packed

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from gids import _native
 from gids.errors import ConfigError
-from gids.sampling.sample import SampleKey
-from gids.sampling.sampler import NativeSample, Sampler
-from gids.sampling.seeds import SeedPlan
+from gids.sampling.sampler import Sampler
 from gids.sampling.topology import Topology
 
 
@@ -36,15 +34,6 @@ class LadiesSampler(Sampler):
         self.edge_ids = edge_ids
         self.weights = bool(weights)
 
-    def _run(self, topology: Topology, plan: SeedPlan, key: SampleKey, pool: _native.ThreadPool | None) -> NativeSample:
-        return topology.native.sample_ladies(
-            self.sizes,
-            self.edge_ids,
-            self.weights,
-            plan.excluded,
-            key.seed,
-            key.epoch,
-            key.batch,
-            plan.nodes,
-            pool,
-        )
+    def function(self, topology: Topology) -> _native.SampleFunction:
+        """Return the native sampler of ``topology``."""
+        return _native.SampleFunction.ladies(self.sizes, self.edge_ids, self.weights)

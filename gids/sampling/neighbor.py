@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gids import _native
-from gids.sampling.sample import SampleKey
-from gids.sampling.sampler import Fanout, NativeSample, Sampler, check_fanouts, expand_fanouts
-from gids.sampling.seeds import SeedPlan
+from gids.errors import ConfigError
+from gids.sampling.sampler import Fanout, Sampler, check_fanouts, expand_fanouts
 from gids.sampling.topology import Topology
 
 
@@ -25,48 +24,60 @@ class NeighborSampler(Sampler):
         Whether blocks carry the ids of their edges.
     weights : bool
         Whether edges are chosen in proportion to the topology's weights. Edges of weight 0 are never chosen.
+    first_hop : int
+        What the layer nearest the seeds counts as in random keys: above 0 where it goes on from layers that another
+        sampler has sampled.
+    disjoint : bool
+        Whether every seed has a tree of its own (``Sample.trees``) that shares no node with others; without weights.
     """
 
     def __init__(
-        self, fanouts: Sequence[Fanout], *, replace: bool = False, edge_ids: bool = False, weights: bool | None = None
+        self,
+        fanouts: Sequence[Fanout],
+        *,
+        replace: bool = False,
+        edge_ids: bool = False,
+        weights: bool | None = None,
+        first_hop: int = 0,
+        disjoint: bool = False,
     ) -> None:
         self.fanouts = check_fanouts(fanouts)
+        if disjoint and weights:
+            raise ConfigError("disjoint sampling with weights is not supported: give one of disjoint and weights")
+        self.disjoint = disjoint
         self.replace = replace
         self.edge_ids = edge_ids
         self.weights = bool(weights)
+        self.first_hop = first_hop
 
-    def _run(self, topology: Topology, plan: SeedPlan, key: SampleKey, pool: _native.ThreadPool | None) -> NativeSample:
-        return topology.native.sample_neighbors(
-            expand_fanouts(self.fanouts, topology),
-            self.replace,
-            self.edge_ids,
-            self.weights,
-            plan.excluded,
-            key.seed,
-            key.epoch,
-            key.batch,
-            plan.nodes,
-            pool,
-        )
+    def function(self, topology: Topology) -> _native.SampleFunction:
+        """Return the native sampler of ``topology``."""
+        fanouts = expand_fanouts(self.fanouts, topology)
+        if self.disjoint:
+            return _native.SampleFunction.disjoint(
+                fanouts, self.replace, self.edge_ids, "nothing", False, -1, self.first_hop
+            )
+        return _native.SampleFunction.neighbor(fanouts, self.replace, self.edge_ids, self.weights, self.first_hop)
 
 
 class ShadowSampler(NeighborSampler):
     """Samples a bounded neighbourhood and gives every edge of the graph between its nodes (ShaDow-GNN).
 
     The sample has one block whose sources are its destinations: a model of any depth runs on it, and the first rows of
-    the result belong to the seeds. Parameters are those of :class:`NeighborSampler`.
+    the result belong to the seeds.
+
+    Parameters
+    ----------
+    fanouts, replace, edge_ids, weights
+        As in :class:`NeighborSampler`, for the neighbourhood.
     """
 
-    def _run(self, topology: Topology, plan: SeedPlan, key: SampleKey, pool: _native.ThreadPool | None) -> NativeSample:
-        return topology.native.sample_shadow(
-            expand_fanouts(self.fanouts, topology),
-            self.replace,
-            self.edge_ids,
-            self.weights,
-            plan.excluded,
-            key.seed,
-            key.epoch,
-            key.batch,
-            plan.nodes,
-            pool,
-        )
+    def __init__(
+        self, fanouts: Sequence[Fanout], *, replace: bool = False, edge_ids: bool = False, weights: bool | None = None
+    ) -> None:
+        super().__init__(fanouts, replace=replace, edge_ids=edge_ids, weights=weights)
+
+    def function(self, topology: Topology) -> _native.SampleFunction:
+        """Return the native sampler of ``topology``."""
+        fanouts = expand_fanouts(self.fanouts, topology)
+        return _native.SampleFunction.shadow(fanouts, self.replace, self.edge_ids, self.weights)

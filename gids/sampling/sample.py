@@ -8,13 +8,9 @@ import torch
 from torch import Tensor
 
 from gids.errors import ConfigError
+from gids.types import EDGE, NODE, EdgeType
 
-#: ``(source node type, relation name, destination node type)``
-EdgeType = tuple[str, str, str]
-
-#: Node and edge type of a graph that has only one of each, as in DGL.
-NODE = "_N"
-EDGE: EdgeType = ("_N", "_E", "_N")
+__all__ = ["EDGE", "NODE", "Block", "EdgeType", "Sample", "SampleKey", "SeedEdges"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,7 @@ class SampleKey:
                 raise ConfigError(f"{name} must be in [0, 2**{bits}) (got {value})")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Block:
     """One layer: a bipartite graph from source to destination nodes, by edge type, compressed by destination.
 
@@ -56,6 +52,10 @@ class Block:
     src: dict[EdgeType, Tensor]
     edge_ids: dict[EdgeType, Tensor] | None = None
     weights: dict[EdgeType, Tensor] | None = None
+
+    def __repr__(self) -> str:
+        src, dst = sum(self.num_src.values()), sum(self.num_dst.values())
+        return f"Block({src} sources, {dst} destinations, {self.num_edges()} edges)"
 
     @property
     def edge_types(self) -> list[EdgeType]:
@@ -89,7 +89,7 @@ class Block:
         return torch.stack([self.src[etype], self.dst(etype)])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SeedEdges:
     """The pairs of a link-prediction batch, positive ones first.
 
@@ -105,8 +105,11 @@ class SeedEdges:
     dst: Tensor
     labels: Tensor
 
+    def __repr__(self) -> str:
+        return f"SeedEdges({int(self.labels.sum())} edges, {len(self.labels) - int(self.labels.sum())} negatives)"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Sample:
     """A sampled batch.
 
@@ -122,6 +125,8 @@ class Sample:
         For each seed as given (duplicates included) its row among ``seeds``.
     edges : SeedEdges or None
         The pairs, where seeds were edges.
+    trees : dict of str to Tensor[int64] or None
+        By node type, the seed (in order, type after type) that each input node belongs to, where seeds share none.
     """
 
     seeds: dict[str, Tensor]
@@ -129,6 +134,11 @@ class Sample:
     blocks: list[Block]
     seed_rows: dict[str, Tensor] = field(repr=False)
     edges: SeedEdges | None = None
+    trees: dict[str, Tensor] | None = None
+
+    def __repr__(self) -> str:
+        seeds, nodes = (sum(map(len, by_type.values())) for by_type in (self.seeds, self.input_nodes))
+        return f"Sample({seeds} seeds, {nodes} input nodes, {len(self.blocks)} blocks, {self.num_edges} edges)"
 
     @property
     def num_edges(self) -> int:

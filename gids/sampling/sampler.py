@@ -12,18 +12,19 @@ import torch
 from gids import _native
 from gids.errors import ConfigError
 from gids.sampling.sample import Block, EdgeType, Sample, SampleKey
-from gids.sampling.seeds import Ids, SeedPlan, Seeds, pair_rows, plan_seeds
+from gids.sampling.seeds import EdgeSeeds, Ids, SeedPlan, Seeds, pair_rows, plan_seeds
 from gids.sampling.topology import Topology
 
 Fanout = int | Mapping[EdgeType, int]
 NativePart = tuple[Ids, Ids, Ids | None, npt.NDArray[np.float32] | None]
-NativeSample = tuple[list[Ids], list[Ids], list[tuple[list[int], list[int], list[NativePart]]]]
+NativeSample = tuple[list[Ids], list[Ids], list[tuple[list[int], list[int], list[NativePart]]], list[Ids] | None]
 
 
 class Sampler(abc.ABC):
     """Samples batches. Has no state: several threads may use one sampler at once."""
 
     weights: bool = False
+    timed: bool = False
 
     def sample(
         self, topology: Topology, seeds: Seeds, key: SampleKey, pool: _native.ThreadPool | None = None
@@ -42,26 +43,38 @@ class Sampler(abc.ABC):
         pool : ThreadPool, optional
             Threads to share the work with; by default the calling thread works alone.
         """
+        self.check(topology)
+        plan = self.with_times(topology, plan_seeds(topology, seeds, key))
+        native = topology.native.sample(
+            self.function(topology), plan.excluded, plan.times, key.seed, key.epoch, key.batch, plan.nodes, pool
+        )
+        return build_sample(topology, native, plan.edges)
+
+    def with_times(self, topology: Topology, plan: SeedPlan) -> SeedPlan:
+        """Return the plan; raises ConfigError where seeds have times that nobody looks at, or lack those that it takes.
+
+        Parameters
+        ----------
+        topology : Topology
+            The graph.
+        plan : SeedPlan
+            The seeds of a batch.
+        """
+        if self.timed != plan.timed:
+            rule = "seeds must have times for" if self.timed else "times of seeds need a TemporalSampler, not"
+            raise ConfigError(f"{rule} {type(self).__name__} (got {'none' if self.timed else len(plan.times)})")
+        return plan
+
+    def check(self, topology: Topology) -> None:
+        """Raise ConfigError where the sampler cannot work on ``topology``."""
         if self.weights:
             missing = [etype for etype, relation in topology.relations.items() if relation.weights is None]
             if missing:
                 raise ConfigError(f"weighted sampling needs weights of every edge type (missing: {missing})")
-        plan = plan_seeds(topology, seeds, key)
-        sample = dress(topology, self._run(topology, plan, key, pool))
-        if plan.edges is None:
-            return sample
-        return Sample(
-            sample.seeds,
-            sample.input_nodes,
-            sample.blocks,
-            sample.seed_rows,
-            pair_rows(topology, plan.edges, sample.seed_rows),
-        )
 
     @abc.abstractmethod
-    def _run(
-        self, topology: Topology, plan: SeedPlan, key: SampleKey, pool: _native.ThreadPool | None
-    ) -> NativeSample: ...
+    def function(self, topology: Topology) -> _native.SampleFunction:
+        """Return the native sampler of ``topology``."""
 
 
 def check_fanouts(fanouts: Sequence[Fanout]) -> list[Fanout]:
@@ -89,9 +102,9 @@ def expand_fanouts(fanouts: Sequence[Fanout], topology: Topology) -> list[list[i
     return expanded
 
 
-def dress(topology: Topology, native: NativeSample) -> Sample:
-    """Give native arrays as a :class:`Sample`, without copying them."""
-    nodes, rows, blocks = native
+def build_sample(topology: Topology, native: NativeSample, edges: EdgeSeeds | None = None) -> Sample:
+    """Return native arrays as a :class:`Sample`, without copying them; ``edges`` are what its seeds came from."""
+    nodes, rows, blocks, trees = native
     types = topology.node_types
     input_nodes = {ntype: torch.from_numpy(array) for ntype, array in zip(types, nodes, strict=True)}
     layers = []
@@ -117,4 +130,6 @@ def dress(topology: Topology, native: NativeSample) -> Sample:
         input_nodes=input_nodes,
         blocks=layers,
         seed_rows=seed_rows,
+        edges=None if edges is None else pair_rows(topology, edges, seed_rows),
+        trees=None if trees is None else {n: torch.from_numpy(t) for n, t in zip(types, trees, strict=True)},
     )

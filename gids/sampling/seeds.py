@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from torch import Tensor
 from gids import _native
 from gids.errors import ConfigError
 from gids.sampling.sample import EdgeType, SampleKey, SeedEdges
+from gids.sampling.times import draw_causal
 from gids.sampling.topology import Topology
 
 Ids = npt.NDArray[np.int64]
@@ -43,6 +44,9 @@ class EdgeSeeds:
         Edges between the positive pairs (all of them, where there are several) that blocks leave out.
     reverse_etype : EdgeType, optional
         Edge type of the reverse edges; by default ``etype``.
+    times : Tensor[int64], optional
+        When each pair is asked about, for a :class:`TemporalSampler`. Negatives of a pair existed at its time, where the
+        graph has times of nodes.
     """
 
     src: Tensor
@@ -51,15 +55,32 @@ class EdgeSeeds:
     negatives: int = 0
     exclude: Exclude = Exclude.NOTHING
     reverse_etype: EdgeType | None = None
+    times: Tensor | None = None
 
     def __post_init__(self) -> None:
         if len(self.src) != len(self.dst):
             raise ConfigError(f"src and dst must be equally long (got {len(self.src)} and {len(self.dst)})")
         if self.negatives < 0:
             raise ConfigError(f"negatives must not be negative (got {self.negatives})")
+        if self.times is not None and len(self.times) != len(self.src):
+            raise ConfigError(f"times must be as many as pairs = {len(self.src)} (got {len(self.times)})")
 
 
-Seeds = Tensor | Ids | Sequence[int] | Mapping[str, Tensor] | EdgeSeeds
+@dataclass(frozen=True)
+class TimedSeeds:
+    """Nodes as seeds, each at a time of its own.
+
+    Attributes
+    ----------
+    nodes, times : Tensor[int64], or mapping of str to Tensor[int64]
+        Node ids and when each is asked about; by type where the graph has several.
+    """
+
+    nodes: Tensor | Ids | Sequence[int] | Mapping[str, Tensor]
+    times: Tensor | Ids | Sequence[int] | Mapping[str, Tensor]
+
+
+Seeds = Tensor | Ids | Sequence[int] | Mapping[str, Tensor] | EdgeSeeds | TimedSeeds
 
 
 @dataclass(frozen=True)
@@ -74,17 +95,32 @@ class SeedPlan:
         By relation; empty where nothing is excluded.
     edges : EdgeSeeds, optional
         What the nodes came from.
+    times : int64 array
+        Of all nodes, type after type; empty where they have none.
+    timed : bool
+        Whether seeds have times.
     """
 
     nodes: list[Ids]
     excluded: list[tuple[Ids, Ids]]
     edges: EdgeSeeds | None = None
+    times: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    timed: bool = False
 
 
 def plan_seeds(topology: Topology, seeds: Seeds, key: SampleKey) -> SeedPlan:
     """Check seeds and bring them into the topology's order of types."""
     if isinstance(seeds, EdgeSeeds):
         return _plan_edges(topology, seeds, key)
+    if isinstance(seeds, TimedSeeds):
+        nodes = plan_seeds(topology, seeds.nodes, key).nodes
+        times = plan_seeds(topology, seeds.times, key).nodes
+        if [len(part) for part in nodes] != [len(part) for part in times]:
+            raise ConfigError(
+                f"times must be as many as nodes of each type (got {[len(part) for part in times]} for "
+                f"{[len(part) for part in nodes]})"
+            )
+        return SeedPlan(nodes, [], None, np.concatenate(times), True)
     types = topology.node_types
     if not isinstance(seeds, Mapping):
         if len(types) != 1:
@@ -106,19 +142,37 @@ def as_ids(seeds: object) -> Ids:
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
+def check_ids(ids: Ids, count: int, ntype: str) -> Ids:
+    """Return ids of nodes, all of which must exist."""
+    if len(ids) and not 0 <= ids.min() <= ids.max() < count:
+        raise ConfigError(f"seeds of {ntype} must be in [0, {count}) (got {ids.min()} to {ids.max()})")
+    return ids
+
+
 def _plan_edges(topology: Topology, seeds: EdgeSeeds, key: SampleKey) -> SeedPlan:
     etype = topology.only(seeds.etype)
     source, _, destination = etype
     src, dst = as_ids(seeds.src), as_ids(seeds.dst)
     available = topology.num_nodes[destination]
     negative = np.empty(0, np.int64)
-    if seeds.negatives and len(src):
+    moments = None if seeds.times is None else as_ids(seeds.times)
+    if moments is not None and seeds.negatives and destination in topology.node_times:
+        negative = draw_causal(topology.node_times[destination], moments, seeds.negatives, key)
+    elif seeds.negatives and len(src):
         negative = _native.draw_negatives(len(src), seeds.negatives, available, key.seed, key.epoch, key.batch)
+        now = topology.renamed(destination)
+        negative = negative if now is None else now[negative]
     nodes = {ntype: np.empty(0, np.int64) for ntype in topology.node_types}
     nodes[source] = src
     nodes[destination] = np.concatenate([nodes[destination], dst, negative])
     excluded = list(excluded_pairs(topology, seeds).values())
-    return SeedPlan([nodes[ntype] for ntype in topology.node_types], excluded, seeds)
+    in_order = [nodes[ntype] for ntype in topology.node_types]
+    if moments is None:
+        return SeedPlan(in_order, excluded, seeds)
+    when = {ntype: np.empty(0, np.int64) for ntype in topology.node_types}
+    when[source] = moments
+    when[destination] = np.concatenate([when[destination], moments, np.repeat(moments, seeds.negatives)])
+    return SeedPlan(in_order, excluded, seeds, np.concatenate([when[ntype] for ntype in topology.node_types]), True)
 
 
 def excluded_pairs(topology: Topology, seeds: EdgeSeeds) -> dict[EdgeType, tuple[Ids, Ids]]:

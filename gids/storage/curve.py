@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -226,10 +227,18 @@ def curve_path(path: str | Path) -> Path:
 def save_curve(path: str | Path, curve: DeviceCurve, directory: Path | None = None) -> Path:
     """Keep a measured curve for later runs, in ``directory`` instead of the cache if given; gives the file."""
     target = curve_path(path) if directory is None else directory / curve_path(path).name
-    target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps({"version": CURVE_VERSION, "curve": asdict(curve)}, indent=2))
-    temporary.replace(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps({"version": CURVE_VERSION, "curve": asdict(curve)}, indent=2))
+        temporary.replace(target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise ConfigError(
+            f"{target.parent} must be writable to keep the curve ({error.strerror}): set XDG_CACHE_HOME to a directory "
+            "that is, or do without it (gids probe --no-save)"
+        ) from error
     return target
 
 

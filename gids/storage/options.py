@@ -25,6 +25,8 @@ class FaultOptions:
         Every completion is held back this long.
     reorder : bool
         Completions come out in reverse order.
+    block_at, block_us : int
+        That request blocks the thread that submits it for so long, as a hung file server does.
     """
 
     fail_at: int = -1
@@ -34,6 +36,8 @@ class FaultOptions:
     stuck_at: int = -1
     delay_us: int = 0
     reorder: bool = False
+    block_at: int = -1
+    block_us: int = 0
 
 
 @dataclass(frozen=True)

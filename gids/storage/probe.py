@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from gids.storage.options import StorageOptions
 from gids.storage.plan import Int64Array
 from gids.storage.reader import RowReader
 from gids.table import RowTable, Stripe
+from gids.units import format_bytes
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 BLOCKS = (512, 4096, 16384, 65536, 262144, 1 << 20)
@@ -29,7 +30,7 @@ SCRATCH_BYTES = 1 << 30
 REGION_BYTES = 1 << 30  # what is read at random; more than the caches inside drives
 
 
-@contextmanager
+@contextlib.contextmanager
 def probe_file(path: Path, scratch_bytes: int = SCRATCH_BYTES) -> Iterator[Path]:
     """Give a file to read on the device of ``path``: the file itself, the largest in the directory, or a scratch one.
 
@@ -45,17 +46,27 @@ def probe_file(path: Path, scratch_bytes: int = SCRATCH_BYTES) -> Iterator[Path]
     if not path.is_dir():
         yield path
         return
-    files = [entry for entry in path.iterdir() if entry.is_file() and os.access(entry, os.R_OK)]
+    try:
+        files = [entry for entry in path.iterdir() if entry.is_file() and os.access(entry, os.R_OK)]
+    except OSError as error:
+        raise ConfigError(f"{path} must be a directory that can be listed ({error.strerror})") from error
     largest = max(files, key=lambda entry: entry.stat().st_size, default=None)
     if largest is not None and largest.stat().st_size >= scratch_bytes // 4:
         yield largest
         return
-    with tempfile.NamedTemporaryFile(dir=path, prefix=".gids-probe-") as scratch:
-        chunk = np.random.default_rng(0).bytes(1 << 20)
-        for _ in range(scratch_bytes >> 20):
-            scratch.write(chunk)
-        scratch.flush()
-        os.fsync(scratch.fileno())
+    with contextlib.ExitStack() as stack:
+        try:
+            scratch = stack.enter_context(tempfile.NamedTemporaryFile(dir=path, prefix=".gids-probe-"))
+            chunk = np.random.default_rng(0).bytes(1 << 20)
+            for _ in range(scratch_bytes >> 20):
+                scratch.write(chunk)
+            scratch.flush()
+            os.fsync(scratch.fileno())
+        except OSError as error:
+            raise ConfigError(
+                f"{path} must have room for a scratch file of {format_bytes(scratch_bytes)} that gids may write "
+                f"({error.strerror}); or give a file of at least 16 MiB to read, or a smaller --scratch"
+            ) from error
         os.posix_fadvise(scratch.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         yield Path(scratch.name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import time
+import warnings
 from dataclasses import asdict
 from types import TracebackType
 
@@ -202,9 +203,18 @@ class RowReader:
         return dict(self._native.stats())
 
     def close(self) -> None:
-        """Cancel what runs and give everything back; returns within about a second."""
+        """Cancel what runs and give everything back; returns within a few seconds.
+
+        Threads that are blocked in the kernel are left behind, with a warning that names them.
+        """
         self._closed = True
-        self._native.close()
+        if left := self._native.close():
+            warnings.warn(
+                f"closing {self.table.name} left {', '.join(left)} behind, blocked in the kernel: "
+                f"{self.table.stripes[0].path} or its device does not answer",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def __enter__(self) -> RowReader:
         return self

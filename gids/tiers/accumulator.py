@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gids.errors import ConfigError
 from gids.storage import DeviceCurve
 from gids.tiers.plan import Counters
+from gids.types import TableKey
 
 #: Values of :attr:`AccessModel.sharpness` that a fit tries: from a long, soft bend to a queue without any.
 SHARPNESS = tuple(step / 10 for step in range(4, 31))
@@ -146,6 +147,8 @@ class Accumulator:
         For each table, the size of a row in the group's buffer, and the memory for one group if it has a limit.
     efficiency : float
         Share of the drives' peak to aim for.
+    accesses : float, optional
+        Accesses to aim for, whatever the model says.
     least_batches : int
         Batches that are read together if they fit, however many accesses they are: rows that several of them need are
         read once, and denser rows merge. For a device without the sweep that lets groups share reads.
@@ -163,12 +166,13 @@ class Accumulator:
     def __init__(
         self,
         model: AccessModel,
-        limits: Mapping[Hashable, tuple[int, int | None]],
+        limits: Mapping[TableKey, tuple[int, int | None]],
         *,
         efficiency: float = 0.95,
+        accesses: float | None = None,
         least_batches: int = 1,
         max_batches: int = 64,
-        expected: Mapping[Hashable, float] | None = None,
+        expected: Mapping[TableKey, float] | None = None,
     ):
         if not 1 <= least_batches <= max_batches:
             raise ConfigError(f"least_batches must be in [1, max_batches = {max_batches}] (got {least_batches})")
@@ -179,26 +183,26 @@ class Accumulator:
         self.model = model
         self.least_batches = least_batches
         self.max_batches = max_batches
-        self.accesses = model.accesses_for(efficiency)
+        self.accesses = model.accesses_for(efficiency) if accesses is None else accesses
         self._lock = threading.Lock()
         self._limits, self._expected = dict(limits), dict(expected or {})
         self._tables = {key: self._table(key) for key in limits}  # guarded by _lock
 
-    def _table(self, key: Hashable) -> _Table:
+    def _table(self, key: TableKey) -> _Table:
         share = self._expected.get(key, 1.0)
         return _Table(*self._limits[key], access_share=share, disk_share=share, learned=share < 1)
 
-    def forget(self, key: Hashable) -> None:
+    def forget(self, key: TableKey) -> None:
         """Expect of a table what was expected at first: its cache was emptied."""
         with self._lock:
             self._tables[key] = self._table(key)
 
-    def access_share(self, key: Hashable) -> float:
+    def access_share(self, key: TableKey) -> float:
         """Share of a table's requests that become accesses, after cache, host buffer, duplicates and merging."""
         with self._lock:
             return self._tables[key].access_share
 
-    def learn(self, key: Hashable, counters: Counters, accesses: int | None = None) -> None:
+    def learn(self, key: TableKey, counters: Counters, accesses: int | None = None) -> None:
         """Take note of a group.
 
         Parameters
@@ -220,7 +224,7 @@ class Accumulator:
                 setattr(table, name, before + self.NEWEST * (share / counters.requests - before))
             table.learned = True
 
-    def batches(self, waiting: Sequence[Mapping[Hashable, int]]) -> int:
+    def batches(self, waiting: Sequence[Mapping[TableKey, int]]) -> int:
         """Say how many of the waiting batches make the next group; at least one where any waits.
 
         Parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -37,6 +38,18 @@ class RowSource(Protocol):
         places: NDArray[np.int32] | None = None,
     ) -> PendingRows:
         """Begin to read ``out[i] = row rows[i]``, or ``out[places[i]]`` where places are given."""
+        ...
+
+
+class Reader(RowSource, Protocol):
+    """A source of rows that counts what it read and is closed by whoever reads from it."""
+
+    def stats(self) -> Mapping[str, int]:
+        """Return ``reads`` and ``bytes_read`` so far."""
+        ...
+
+    def close(self) -> None:
+        """Give files and memory back."""
         ...
 
 

@@ -19,8 +19,8 @@ from gids._native import ThreadPool, damp_ranks, push_ranks
 from gids.dataset.rows import read_rows
 from gids.errors import ConfigError
 from gids.table import RowTable
+from gids.types import EdgeType
 
-EdgeType = tuple[str, str, str]
 Scores = NDArray[np.uint64]
 
 RANK_UNIT = 1 << 62  # kRankUnit of kernels/pagerank.cuh: all rank together
@@ -260,7 +260,7 @@ def rank_nodes(
     Returns
     -------
     dict of str to uint64[nodes]
-        Memory-mapped, read-only.
+        In memory.
     """
     by = Ranking(by)
     made_from: dict[str, object] = {"version": 1, "dataset": graph.id, "by": by.value}
@@ -282,16 +282,35 @@ def rank_nodes(
         ntype: graph.scratch_dir / f"rank-{by.value}-{digest}-{number}.npy"
         for number, ntype in enumerate(graph.node_types)
     }
-    if not all(path.exists() for path in paths.values()):
-        if by is Ranking.VISITS:
-            scores = expected_visits(graph, train or {}, fanouts or (), pool=pool)
-        elif by is Ranking.PAGERANK:
-            scores = reverse_pagerank(graph, train or {}, damping=damping, rounds=rounds, pool=pool)
-        else:
-            scores = source_degrees(graph)
-        for ntype, path in paths.items():
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    stored = _stored_scores(paths, {ntype: graph.num_nodes(ntype) for ntype in paths})
+    if stored is not None:
+        return stored
+    if by is Ranking.VISITS:
+        scores = expected_visits(graph, train or {}, fanouts or (), pool=pool)
+    elif by is Ranking.PAGERANK:
+        scores = reverse_pagerank(graph, train or {}, damping=damping, rounds=rounds, pool=pool)
+    else:
+        scores = source_degrees(graph)
+    for ntype, path in paths.items():
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
             with temporary.open("wb") as file:
                 np.save(file, scores[ntype])
             temporary.replace(path)
-    return {ntype: np.load(path, mmap_mode="r") for ntype, path in paths.items()}
+        except OSError:  # a full disk costs the next run time, not this one its ranking
+            temporary.unlink(missing_ok=True)
+    return {ntype: scores[ntype].astype(np.uint64, copy=False) for ntype in paths}
+
+
+def _stored_scores(paths: Mapping[str, Path], counts: Mapping[str, int]) -> dict[str, NDArray[np.uint64]] | None:
+    """Load rankings that were computed before; None where one is missing or is not what it should be."""
+    found = {}
+    for ntype, path in paths.items():
+        try:
+            scores = np.load(path, allow_pickle=False)
+        except (OSError, ValueError, EOFError):
+            return None
+        if scores.shape != (counts[ntype],) or scores.dtype != np.uint64:
+            return None
+        found[ntype] = scores
+    return found

@@ -1,9 +1,10 @@
-"""Executes plans: reads a group's rows, gathers batches out of cache, host buffer and group, fills the cache."""
+"""Executes plans of one table: reads groups in sweeps, gathers batches out of cache, host buffer and arena, fills the cache."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -12,46 +13,78 @@ from torch import Tensor
 
 from gids._native import DType, Sweep, ThreadPool, admit_rows, gather_rows, place_rows
 from gids.errors import ConfigError, GidsError
+from gids.ledger import Account, Ledger
 from gids.table import DTYPES, RowTable
 from gids.tiers.arena import RowArena, Slots
-from gids.tiers.host_buffer import HostBuffer, PendingRows, RowSource
+from gids.tiers.buffers import BufferPool
+from gids.tiers.host_buffer import HostBuffer, PendingRows, Reader
 from gids.tiers.plan import Counters, GroupPlan, Planner
 from gids.tiers.policies import Policy
 
 _NATIVE_DTYPES = {torch_dtype: DType[name] for name, torch_dtype in DTYPES.items()}
 
 
-class PendingGroup:
-    """A group whose rows are on their way. Made by :meth:`FeatureStore.begin`.
+def output_dtype(table: RowTable, wanted: torch.dtype | None) -> torch.dtype:
+    """Return the dtype of a table's rows in a batch: floating point rows become what is wanted, others stay."""
+    return wanted if wanted is not None and table.torch_dtype.is_floating_point else table.torch_dtype
+
+
+class GroupTicket:
+    """A group of batches on its way through a :class:`TableStore`; see :class:`gids.tiers.contract.Ticket`.
 
     Attributes
     ----------
     plan : GroupPlan
         What is read and gathered.
     last_step : int or None
-        The store's step with which its last row is read; None where the group has memory of its own.
+        The store's step with which its last row is read; None where the group is larger than the arena and gets memory
+        of its own.
     buffer : Tensor, optional
         That memory, with the rows in the order of ``plan.disk_rows``.
     slots : int32[u], optional
         Otherwise, once all were read: where in the store's arena each of ``plan.disk_rows`` is.
-    underway : bool
-        Whether every read of the group has begun.
     """
 
-    def __init__(self, plan: GroupPlan, last_step: int | None):
+    def __init__(self, store: TableStore, plan: GroupPlan):
         self.plan = plan
-        self.last_step = last_step
+        self.last_step: int | None = None
         self.buffer: Tensor | None = None
         self.slots: Slots | None = None
-        self.underway = False
         self.next_batch = 0
         self.shared_rows = 0  # that are read, or were, for a group before it
-        self.freed_rows = 0  # by the last gather
+        self._store = store
+        self._underway = False
         self._lock = threading.Lock()
         self._reads: list[PendingRows] = []  # guarded by _lock
         self._cancelled = False  # guarded by _lock
 
-    def started(self, read: PendingRows) -> None:
+    @property
+    def counters(self) -> Counters:
+        """Rows of the whole group by source, as planned."""
+        return self.plan.counters
+
+    def batch_counters(self, batch: int) -> Counters:
+        """Rows of one batch by source; with the last one, what the group shared with groups before it."""
+        found = self.plan.batches[batch].counters
+        if batch == len(self.plan.batches) - 1:
+            found += Counters(disk=-self.shared_rows, duplicates=self.shared_rows)
+        return found
+
+    @property
+    def fits(self) -> bool:
+        """Whether the group may begin beside those before it."""
+        return self._store.has_room(self.plan)
+
+    @property
+    def underway(self) -> bool:
+        """Whether every read of the group has begun."""
+        return self._underway
+
+    def begin(self) -> None:
+        """Let the group take part in the next steps; takes no memory for rows yet."""
+        self._store.begin(self)
+
+    def read_begun(self, read: PendingRows) -> None:
         """Take note of a read under way, which other groups may wait for too."""
         with self._lock:
             self._reads.append(read)
@@ -59,9 +92,13 @@ class PendingGroup:
         if cancelled:
             read.cancel()
 
+    def all_begun(self) -> None:
+        """Take note that every read of the group has begun."""
+        self._underway = True
+
     def wait(self) -> None:
         """Return when every row of the group has arrived; raise the error of the read."""
-        if not self.underway:
+        if not self._underway:
             raise GidsError("a group must be read to its end before it is gathered (some of its reads have not begun)")
         for read in self._reads:
             read.wait()
@@ -82,15 +119,15 @@ class PendingGroup:
         return self.next_batch == len(self.plan.batches)
 
 
-class FeatureStore:
-    """Cache, host buffer and group buffers of one table.
+class TableStore:
+    """Cache, host buffer and groups of one table in host memory; see :class:`gids.tiers.contract.Store`.
 
     Parameters
     ----------
     table : RowTable
         Whose rows.
-    reader : RowSource
-        Reads rows from disk (``gids.storage.RowReader``).
+    reader : RowReader, or any Reader
+        Reads rows from disk; closed with this.
     cache_rows : int
         Cache slots, at most the table's rows; 0 is no cache.
     policy, window : str or Policy, int
@@ -99,40 +136,44 @@ class FeatureStore:
         Constant rows.
     popularity : uint8[rows], optional
         See :class:`gids.tiers.plan.Planner`.
+    arena_rows : int
+        Slots that groups share, see :class:`RowArena`; a group that is larger gets memory of its own.
+    regions : int
+        Parts of the table that are read one after the other, in turns, for all groups that lack rows there.
+    dtype : torch.dtype, optional
+        Of floating point rows in a batch; by default the table's.
+    keep_outputs : int
+        Delivered batches whose memory is kept for use again.
+    ledger : Ledger, optional
+        Whose accounts ``cache``, ``host_buffer``, ``groups <table>`` and ``outputs`` the memory is drawn from.
     seed : int
         For policies that draw.
     pool : ThreadPool, optional
         Threads for planning and copying.
-    allocate : callable, optional
-        ``allocate(rows, dim, dtype)`` gives memory for a group's rows; by default fresh pages.
-    arena_rows : int
-        Slots of an arena that groups share, see :class:`RowArena`. 0: every group has memory of its own.
-    regions : int
-        Parts of the table that are read one after the other, in turns, for all groups in the arena that lack rows there.
-
-    Notes
-    -----
-    :meth:`plan_group` may run in one thread while another calls :meth:`start` and :meth:`gather`.
     """
 
     def __init__(
         self,
         table: RowTable,
-        reader: RowSource,
+        reader: Reader,
         *,
         cache_rows: int = 0,
         policy: str | Policy = "window",
         window: int | None = None,
         host_buffer: HostBuffer | None = None,
         popularity: NDArray[np.uint8] | None = None,
+        arena_rows: int = 1,
+        regions: int = 1,
+        dtype: torch.dtype | None = None,
+        keep_outputs: int = 2,
+        ledger: Ledger | None = None,
         seed: int = 0,
         pool: ThreadPool | None = None,
-        allocate: Callable[[int, int, torch.dtype], Tensor] | None = None,
-        arena_rows: int = 0,
-        regions: int = 1,
     ):
         if cache_rows < 0:
             raise ConfigError(f"cache_rows must not be negative (got {cache_rows})")
+        if dtype is not None and dtype not in _NATIVE_DTYPES:
+            raise ConfigError(f"dtype must be one of {', '.join(DTYPES)} (got {dtype})")
         if host_buffer is not None and (
             host_buffer.values.dtype != table.torch_dtype or host_buffer.values.shape[1:] != (table.dim,)
         ):
@@ -140,10 +181,10 @@ class FeatureStore:
                 f"host_buffer must hold rows of {table.dim} {table.dtype} as {table.name} does "
                 f"(got {tuple(host_buffer.values.shape[1:])} {host_buffer.values.dtype})"
             )
-        self.table = table
+        ledger = Ledger(0) if ledger is None else ledger
+        self.table, self.reader, self.host_buffer = table, reader, host_buffer
+        self.dtype = output_dtype(table, dtype)
         self.pool = pool or ThreadPool(torch.get_num_threads(), "gids-tiers")
-        self._reader = reader
-        self._allocate = allocate or (lambda rows, dim, dtype: torch.empty(rows, dim, dtype=dtype))
         self.planner = Planner(
             table.num_rows,
             cache_rows,
@@ -154,119 +195,92 @@ class FeatureStore:
             seed=seed,
             pool=self.pool,
         )
-        self.host_buffer = host_buffer
         self.cache = torch.empty(self.planner.capacity, table.dim, dtype=table.torch_dtype)
-        self.arena = RowArena(arena_rows, table.dim, table.torch_dtype) if arena_rows else None
+        self.arena = RowArena(arena_rows, table.dim, table.torch_dtype)
+        self.outputs = BufferPool(keep_outputs, ledger.account("outputs"))
+        self.group_account = ledger.account(f"groups {table.name}", self.arena.rows * table.row_bytes)
+        self._fixed: list[tuple[Account, int]] = [
+            (ledger.account("cache"), self.cache.nbytes + self.planner.memory_bytes)
+        ]
+        if host_buffer is not None:
+            self._fixed.append((ledger.account("host_buffer"), host_buffer.nbytes))
+        for account, size_bytes in self._fixed:
+            account.take(size_bytes)
         self._sweep = Sweep(table.num_rows, regions)
         self._steps = 0
-        self._unread: list[PendingGroup] = []  # begun, and some of their reads are not
-        self.counters = Counters()  # of the batches gathered
+        self._unread: list[GroupTicket] = []  # begun, and some of their reads are not
+        self._counters = Counters()  # of the batches gathered
         self._cache_bytes = _as_bytes(self.cache)
         self._host_bytes = _as_bytes(torch.empty(0) if host_buffer is None else host_buffer.values)
-        self._lock = threading.Lock()
-        self._whole_rows = 0  # of groups with memory of their own; guarded by _lock
         self._expected = (0, 0)  # (group number, batch) that must be gathered next
 
-    def plan_group(self, batches: list[Tensor], lookahead: list[Tensor] | tuple[Tensor, ...] = ()) -> GroupPlan:
+    def plan(self, batches: list[Tensor], lookahead: list[Tensor]) -> GroupTicket:
         """Plan the next group; see :meth:`gids.tiers.plan.Planner.plan_group`."""
-        return self.planner.plan_group(batches, lookahead)
+        return GroupTicket(self, self.planner.plan_group(batches, lookahead))
 
-    def start(self, plan: GroupPlan) -> PendingGroup:
-        """Read the group's rows; an arena must have room for all of them."""
-        pending = self.begin(plan)
-        while not pending.underway:
-            self.step()
-        return pending
+    def has_room(self, plan: GroupPlan) -> bool:
+        """Whether the arena has room for a group as it comes in, beside the groups that are not read to their end."""
+        return self._sweep.peak(plan.disk_rows.numpy()) <= self.arena.rows
 
-    def fits(self, plan: GroupPlan) -> bool:
-        """Whether the arena has room for the group as it comes in, beside the groups that are not read to their end."""
-        return self.arena is not None and self._sweep.peak(plan.disk_rows.numpy()) <= self.arena.rows
-
-    def begin(self, plan: GroupPlan) -> PendingGroup:
-        """Let a group take part in the next steps; takes no memory for rows yet.
-
-        A group that is larger than the arena gets memory of its own, and is read whole with the next step.
-        """
+    def begin(self, ticket: GroupTicket) -> None:
+        """Let a group take part in the next steps; called by :meth:`GroupTicket.begin`."""
+        plan = ticket.plan
         self._check_generation(plan)
         if not plan.batches:  # nothing will be gathered of it
-            pending = PendingGroup(plan, self._steps)
-        elif self.arena is None or len(plan.disk_rows) > self.arena.rows:
-            pending = PendingGroup(plan, None)
-        else:
+            ticket.last_step = self._steps
+        elif len(plan.disk_rows) <= self.arena.rows:
             steps, new_rows = self._sweep.admit(plan.disk_rows.numpy())
-            pending = PendingGroup(plan, self._steps + steps)
-            pending.shared_rows = len(plan.disk_rows) - new_rows
-        pending.underway = pending.last_step == self._steps
-        if not pending.underway:
-            self._unread.append(pending)
-        return pending
+            ticket.last_step = self._steps + steps
+            ticket.shared_rows = len(plan.disk_rows) - new_rows
+        if ticket.last_step == self._steps:
+            ticket.all_begun()
+        else:
+            self._unread.append(ticket)
 
-    def step_bytes(self) -> int:
-        """Memory that the next :meth:`step` takes; :attr:`PendingGroup.freed_rows` of gathered groups give it back."""
-        whole = sum(len(pending.plan.disk_rows) for pending in self._unread if pending.last_step is None)
-        return (self._sweep.due() + whole) * self.table.row_bytes
-
-    def step(self) -> None:
-        """Begin to read what the groups under way need of the next region of the table, each row once."""
-        if self.arena is not None:
-            slots = self.arena.take(self._sweep.due())
-            rows = self._sweep.step(slots)
-            self._steps += 1
-            if len(rows):
-                read = self._reader.submit(torch.from_numpy(rows), self.arena.values, places=slots)
-                for pending in self._unread:
-                    pending.started(read)
+    def advance(self) -> None:
+        """Begin to read what the groups that have begun need of the next region of the table, each row once."""
+        whole = [ticket for ticket in self._unread if ticket.last_step is None]
+        rows_due = self._sweep.due() + sum(len(ticket.plan.disk_rows) for ticket in whole)
+        self.group_account.draw(rows_due * self.table.row_bytes)
+        slots = self.arena.take(self._sweep.due())
+        rows = self._sweep.step(slots)
+        self._steps += 1
+        if len(rows):
+            read = self.reader.submit(torch.from_numpy(rows), self.arena.values, places=slots)
+            for ticket in self._unread:
+                ticket.read_begun(read)
+        for ticket in whole:
+            wanted = ticket.plan.disk_rows
+            ticket.buffer = torch.empty(len(wanted), self.table.dim, dtype=self.table.torch_dtype)
+            ticket.read_begun(self.reader.submit(wanted, ticket.buffer))
         taking_part, self._unread = self._unread, []
-        for pending in taking_part:
-            if pending.last_step is None:
-                self._read_whole(pending)
-            pending.underway = pending.last_step is None or pending.last_step <= self._steps
-            if not pending.underway:
-                self._unread.append(pending)
+        for ticket in taking_part:
+            if ticket.last_step is None or ticket.last_step <= self._steps:
+                ticket.all_begun()
+            else:
+                self._unread.append(ticket)
 
-    def _read_whole(self, pending: PendingGroup) -> None:
-        rows = pending.plan.disk_rows
-        pending.buffer = self._allocate(len(rows), self.table.dim, self.table.torch_dtype)
-        pending.started(self._reader.submit(rows, pending.buffer))
-        with self._lock:
-            self._whole_rows += len(rows)
-
-    def gather(
-        self, pending: PendingGroup, i: int, out: Tensor | None = None, dtype: torch.dtype | None = None
-    ) -> Tensor:
-        """Give the rows of batch ``i``, in the batch's order, and let the cache take in what the plan says.
-
-        Parameters
-        ----------
-        pending : PendingGroup
-            A started group. Groups, and batches within a group, are gathered in order.
-        i : int
-            Batch of the group.
-        out : Tensor, optional
-            [n, dim] to fill; contiguous, of the wanted dtype.
-        dtype : torch.dtype, optional
-            The table's own (default) or a floating point type.
-        """
-        plan = pending.plan
+    def gather(self, ticket: GroupTicket, batch: int) -> Tensor:
+        """Return the rows of a batch, in the batch's order, and let the cache take in what the plan says."""
+        plan = ticket.plan
         self._check_generation(plan)
-        if (plan.number, i) != self._expected:
+        if (plan.number, batch) != self._expected:
             raise ConfigError(
                 f"batches must be gathered in order: expected group {self._expected[0]}, batch {self._expected[1]} "
-                f"(got group {plan.number}, batch {i})"
+                f"(got group {plan.number}, batch {batch})"
             )
-        pending.wait()
-        if pending.last_step is not None and pending.slots is None:
-            pending.slots = np.empty(len(plan.disk_rows), np.int32)
-            self._sweep.find(plan.disk_rows.numpy(), pending.slots)
-        batch = plan.batches[i]
-        location, admitted = batch.location.numpy(), batch.admit_positions.numpy()
-        group = _as_bytes(torch.empty(0) if pending.buffer is None else pending.buffer)
-        if pending.slots is not None:
-            assert self.arena is not None
+        ticket.wait()
+        if ticket.last_step is not None and ticket.slots is None:
+            ticket.slots = np.empty(len(plan.disk_rows), np.int32)
+            self._sweep.find(plan.disk_rows.numpy(), ticket.slots)
+        planned = plan.batches[batch]
+        location, admitted = planned.location.numpy(), planned.admit_positions.numpy()
+        group = _as_bytes(torch.empty(0) if ticket.buffer is None else ticket.buffer)
+        if ticket.slots is not None:
             group = _as_bytes(self.arena.values)
-            location, admitted = location.copy(), pending.slots[admitted].astype(np.int64)
-            place_rows(location, plan.capacity + plan.host_rows, pending.slots)
-        out = self._checked_out(out, len(batch.location), dtype)
+            location, admitted = location.copy(), ticket.slots[admitted].astype(np.int64)
+            place_rows(location, plan.capacity + plan.host_rows, ticket.slots)
+        out = self.outputs.empty(len(planned.location), self.table.dim, self.dtype)
         gather_rows(
             self.pool,
             self._cache_bytes,
@@ -274,76 +288,76 @@ class FeatureStore:
             group,
             location,
             _as_bytes(out),
-            _NATIVE_DTYPES[out.dtype],
+            _NATIVE_DTYPES[self.dtype],
             _NATIVE_DTYPES[self.table.torch_dtype],
             self.table.dim,
             self.table.row_bytes,
         )
-        if len(batch.admit_slots):
+        if len(planned.admit_slots):
             admit_rows(
                 self.pool,
                 self._cache_bytes,
-                batch.admit_slots.numpy(),
+                planned.admit_slots.numpy(),
                 group,
                 admitted,
                 self.table.row_bytes,
             )
-        self.counters += batch.counters
-        pending.next_batch = i + 1
-        self._expected = (plan.number, i + 1)
-        if pending.finished:
+        self._counters += ticket.batch_counters(batch)
+        ticket.next_batch = batch + 1
+        self._expected = (plan.number, batch + 1)
+        if ticket.finished:
             self._expected = (plan.number + 1, 0)
-            self.counters += Counters(disk=-pending.shared_rows, duplicates=pending.shared_rows)
-            self._free(pending)
+            self._free(ticket)
         return out
 
-    def _free(self, pending: PendingGroup) -> None:
-        if pending.last_step is None:
-            pending.buffer = None
-            pending.freed_rows = len(pending.plan.disk_rows)
-            with self._lock:
-                self._whole_rows -= pending.freed_rows
+    def _free(self, ticket: GroupTicket) -> None:
+        if ticket.last_step is None:
+            ticket.buffer = None
+            freed = len(ticket.plan.disk_rows)
         else:
-            assert self.arena is not None
             slots = self._sweep.release()
-            pending.freed_rows = len(slots)
             self.arena.give(slots)
+            freed = len(slots)
+        self.group_account.give(freed * self.table.row_bytes)
 
     def reset(self) -> None:
         """Empty the cache. Needed after a failed or abandoned group: plans made before are void.
 
-        Reads still under way must be waited for or cancelled by whoever holds their :class:`PendingGroup`.
+        Reads still under way must be waited for or cancelled by whoever holds their tickets.
         """
         self.planner.reset()
-        if self.arena is not None:
-            self.arena.reset()
+        self.arena.reset()
         self._sweep.clear()
         self._unread.clear()
         self._expected = (0, 0)
-        with self._lock:
-            self._whole_rows = 0
+        self.group_account.give(self.group_account.used)  # it is this store's alone
+
+    def counts(self) -> Mapping[str, int]:
+        """Return rows by source, reads, and bytes read and delivered so far."""
+        io = self.reader.stats()
+        return asdict(self._counters) | {
+            "reads": io["reads"],
+            "bytes_read": io["bytes_read"],
+            "bytes_delivered": self._counters.requests * self.table.row_bytes,
+        }
 
     @property
     def nbytes(self) -> int:
         """Bytes of cache, lookup structures and groups in flight; the host buffer counts for itself."""
-        arena = 0 if self.arena is None else self.arena.nbytes
-        return self.cache.nbytes + self.planner.memory_bytes + self._whole_rows * self.table.row_bytes + arena
+        return self.cache.nbytes + self.planner.memory_bytes + max(self.arena.nbytes, self.group_account.used)
+
+    def close(self) -> None:
+        """Close the reader and give the memory back."""
+        self.reader.close()
+        self.outputs.clear()
+        self.group_account.give(self.group_account.used)  # it is this store's alone
+        while self._fixed:
+            account, size_bytes = self._fixed.pop()
+            account.give(size_bytes)
 
     def _check_generation(self, plan: GroupPlan) -> None:
         if plan.generation != self.planner.generation:
             raise GidsError(f"plan of {self.table.name} is void: the store was reset after it was made")
-
-    def _checked_out(self, out: Tensor | None, rows: int, dtype: torch.dtype | None) -> Tensor:
-        if dtype is not None and dtype not in _NATIVE_DTYPES:
-            raise ConfigError(f"dtype must be one of {', '.join(DTYPES)} (got {dtype})")
-        if out is None:
-            return torch.empty(rows, self.table.dim, dtype=dtype or self.table.torch_dtype)
-        if out.shape != (rows, self.table.dim) or not out.is_contiguous() or (dtype or out.dtype) != out.dtype:
-            raise ConfigError(
-                f"out must be a contiguous [{rows}, {self.table.dim}] tensor of {dtype or out.dtype} "
-                f"(got {tuple(out.shape)} {out.dtype})"
-            )
-        return out
 
 
 def _as_bytes(tensor: Tensor) -> NDArray[np.uint8]:

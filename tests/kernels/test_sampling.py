@@ -4,11 +4,20 @@ import numpy as np
 import pytest
 import torch
 
-from gids.cuda.sampling import CudaNeighborSampler, NodeNumbers, PinnedTopology, as_numpy, device_sampler
+from gids.cuda.sampling import (
+    CudaLaborSampler,
+    CudaNeighborSampler,
+    NodeNumbers,
+    PinnedTopology,
+    as_numpy,
+    device_sampler,
+)
+from gids.cuda.sampling.counts import Counts
 from gids.errors import ConfigError
 from gids.sampling import (
     EdgeSeeds,
     Exclude,
+    LaborSampler,
     LadiesSampler,
     NeighborSampler,
     Relation,
@@ -99,6 +108,8 @@ def test_heterogeneous_with_edge_ids(session):
         NeighborSampler([3, 4], weights=True, replace=True),
         ShadowSampler([3, 2], edge_ids=True),
         ShadowSampler([2, 2], weights=True),
+        LaborSampler([3, 4], edge_ids=True),
+        LaborSampler([3, 2], weights=True, layer_dependency=True, batch_dependency=3),
         LadiesSampler([30, 20], edge_ids=True),
         LadiesSampler([500, 1], weights=True),
         LadiesSampler([25, 10, 5], weights=True, edge_ids=True),
@@ -113,6 +124,19 @@ def test_other_samplers(session, sampler):
         session, PinnedTopology(topology, session), {n: session.upload(ids) for n, ids in seeds.items()}, key
     )
     assert_same(session, device, sampler.sample(topology, {n: torch.from_numpy(ids) for n, ids in seeds.items()}, key))
+
+
+def test_labor_over_narrow_ids_and_hubs(session):
+    topology, seeds, key = random_topology(4), np.array([0, 7, 2, 250]), SampleKey(1, 2, 5)
+    sampler = LaborSampler([5, 40], edge_ids=True, batch_dependency=4)
+    device = device_sampler(sampler).sample(
+        session, PinnedTopology(topology, session), {"_N": session.upload(seeds)}, key
+    )
+    assert_same(session, device, sampler.sample(topology, torch.from_numpy(seeds), key))
+    with pytest.raises(ConfigError, match=r"importance must be 0 on a device \(got 1\)"):
+        CudaLaborSampler(LaborSampler([2], importance=1))
+    assert device_sampler(LaborSampler([2], importance=1)) is None, "a loader samples it on the CPU"
+    assert device_sampler(NeighborSampler([2], disjoint=True)) is None
 
 
 def edge_cases():
@@ -157,10 +181,11 @@ def test_edges_as_seeds_none_and_out_of_range(session):
 
 def test_numbering_grows_and_keeps_earlier_numbers(session):
     rng = np.random.default_rng(1)
-    numbers, expected = NodeNumbers(session), {}
+    counts = Counts(session)
+    numbers, expected = NodeNumbers(session, counts), {}
     for count in (3, 40, 0, 500):
         ids = rng.integers(0, 200, count) + 2**40
-        got = session.download(numbers.add(session.upload(ids)))
+        got = session.download(numbers.add(session.upload(ids), Counts(session, [count]).given[0]))
         assert list(got) == [expected.setdefault(int(node), len(expected)) for node in ids]
     assert list(session.download(numbers.nodes[: numbers.size])) == list(expected)
 
@@ -174,3 +199,26 @@ def test_seeds_out_of_range_and_topology_on_disk_are_refused(session):
     on_disk = Topology({"_N": 2}, {("_N", "_E", "_N"): Relation(np.array([0, 1, 2]), lambda positions, out: None)})
     with pytest.raises(ConfigError, match="must be in memory"):
         PinnedTopology(on_disk, session)
+
+
+@pytest.mark.parametrize(
+    "sampler", [NeighborSampler([3, 4], edge_ids=True), NeighborSampler([3, 2], weights=True), LadiesSampler([25, 10])]
+)
+def test_relabelled_nodes_draw_by_their_former_ids(session, sampler):
+    plain = hetero_topology(4)
+    rng = np.random.default_rng(9)
+    origins = {ntype: rng.permutation(count) for ntype, count in plain.num_nodes.items()}
+    topology = Topology(plain.num_nodes, plain.relations, origins=origins)
+    key, pinned = SampleKey(4, 1, 9), PinnedTopology(topology, session)
+    seeds = {"paper": np.arange(30), "author": np.array([], np.int64)}
+    device = device_sampler(sampler).sample(
+        session, pinned, {ntype: session.upload(ids) for ntype, ids in seeds.items()}, key
+    )
+    cpu = sampler.sample(topology, {ntype: torch.from_numpy(ids) for ntype, ids in seeds.items()}, key)
+    assert_same(session, device, cpu)
+    as_before = sampler.sample(plain, {ntype: torch.from_numpy(ids) for ntype, ids in seeds.items()}, key)
+    assert not torch.equal(cpu.input_nodes["paper"], as_before.input_nodes["paper"])
+    edges = EdgeSeeds(torch.arange(9), torch.arange(9), ("paper", "r2", "paper"), negatives=3)
+    assert_same(
+        session, device_sampler(sampler).sample(session, pinned, edges, key), sampler.sample(topology, edges, key)
+    )

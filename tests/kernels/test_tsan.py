@@ -49,6 +49,8 @@ class TestUnderThreadSanitizer:
         assert ("ThreadSanitizer: data race" in result.stderr) == bool(line)
         assert line is None or f"in {line}" in result.stderr
 
+    @pytest.mark.long
+    @pytest.mark.timeout(900)
     def test_every_entry_point_runs_without_a_report(self):
         command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(HERE)]
         command += ["-k", "not misuse and not outside and not UnderThreadSanitizer"]

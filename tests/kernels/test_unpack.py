@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gids.cuda.arena import SlotAllocator
+from gids.cuda.device_reader import pack_rounds, unpack
 from gids.cuda.gds import prepare_reads, split_plan
-from gids.cuda.staged import pack_rounds, unpack
 from gids.storage import PlanLimits, plan_reads
 from gids.table import RowTable, Stripe
 

@@ -9,9 +9,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from qemu import Machine
 
+from gids.cuda.nvme_queues import READ, DeviceQueues
 from gids.cuda.session import CudaSession, open_device
 from gids.nvme import Drives
-from gids.nvme.device import READ, DeviceQueues
 
 
 def registered() -> int:

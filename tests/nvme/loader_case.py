@@ -7,26 +7,35 @@ from pathlib import Path
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "standin"))
+import fake_torch
 from qemu import Machine
 
 import gids
+from gids.bench.options import loader_arguments
 from gids.generate import communities
-from gids.loader.batch import map_tensors
 from gids.nvme import Drives
+from gids.runtime.batch import map_tensors
 from gids.storage import StorageOptions
 
+fake_torch.install()
 PIECE = 4096
 directory = Path(sys.argv[1])
 dataset = communities(directory / "graph", num_nodes=1500, degree=8, dim=37, train=0.15)
 OPTIONS = {
-    "split": "train",
+    "seeds": "train",
     "fanouts": [3, 4],
     "batch_size": 48,
     "seed": 5,
-    "max_group": 3,
+    "sweep_batches": 3,
     "window": 4,
     "cache": "8KiB",
+    "host_buffer": 0,  # it would hold this small table, and the drives would have nothing to read
 }
+
+
+def load(**options):
+    return gids.Loader(dataset, **loader_arguments(options))
 
 
 def tensors(batch):
@@ -56,12 +65,12 @@ with images[0].open("wb") as first, images[1].open("wb") as second:  # pieces of
     for file in (first, second):
         file.truncate(1 << 20)
 
-with gids.Loader(dataset, **OPTIONS) as loader:
+with load(**OPTIONS) as loader:
     expected = [batch for _ in range(2) for batch in loader]
 with Machine([[image] for image in images]) as machine, Drives([machine.open(i, pairs=8) for i in range(2)]) as drives:
     device = OPTIONS | {"device": "cuda", "device_budget": "48MiB"}
     try:
-        list(gids.Loader(dataset, storage="nvme", **device))
+        list(load(storage="nvme", **device))
     except gids.ConfigError as error:
         print("refused:", error)
     drives._set.add_extents(str(path), len(extents) * PIECE, extents)
@@ -70,19 +79,18 @@ with Machine([[image] for image in images]) as machine, Drives([machine.open(i, 
         StorageOptions(engine="nvme"),
         StorageOptions(engine="nvme", staging_bytes=32 << 10, max_io_bytes=16 << 10, merge_gap_bytes=0),
     ):
-        with gids.Loader(dataset, storage=storage, **device) as loader:
+        with load(storage=storage, **device) as loader:
             compare(loader, expected)
-            (store,) = loader._engine.table_set.stores.values()
-            print("engine", store.reader.engine, store.reader.stats())
+            print("reads", loader.stats().tables["_N/feat"].reads)
             print("notes", loader.notes["_N/feat"])
-    with gids.Loader(dataset, storage="nvme", **device) as loader:  # dropped in the middle of an epoch
+    with load(storage="nvme", **device) as loader:  # dropped in the middle of an epoch
         next(iter(loader))
     print("spurious", [stats["spurious"] for stats in drives.stats])
 # A consumer that comes back late: answers were taken meanwhile, so nothing looks like a drive that does not answer.
 late = {"timeout_s": 1.5, "pairs": 8}
 with Machine([[image] for image in images]) as machine, Drives([machine.open(i, **late) for i in range(2)]) as drives:
     drives._set.add_extents(str(path), len(extents) * PIECE, extents)
-    with gids.Loader(dataset, storage="nvme", **device) as loader:
+    with load(storage="nvme", **device) as loader:
         for number, batch in enumerate(loader):
             assert torch.equal(batch.x, expected[number].x)
             if number == 0:
@@ -93,7 +101,7 @@ broken = f"driver=raw,file.driver=blkdebug,file.image.driver=file,file.image.fil
 with Machine([[images[0]], [broken]]) as machine, Drives([machine.open(i, pairs=8) for i in range(2)]) as drives:
     drives._set.add_extents(str(path), len(extents) * PIECE, extents)
     try:
-        with gids.Loader(dataset, storage="nvme", **device) as loader:
+        with load(storage="nvme", **device) as loader:
             list(loader)
     except gids.StorageError as error:
         print("failed:", error)

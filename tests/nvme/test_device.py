@@ -13,8 +13,8 @@ import pytest
 from nvme_qemu import Machine, needs_qemu
 
 from gids import ConfigError, StorageError
+from gids.cuda.nvme_queues import READ, DeviceQueues
 from gids.nvme import Drives
-from gids.nvme.device import READ, DeviceQueues
 
 pytestmark = [needs_qemu, pytest.mark.nvme, pytest.mark.xdist_group("nvme")]
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,9 +146,10 @@ def test_a_loader_whose_kernels_read_the_drives(tmp_path):
     lines = run_on_standin("loader_case.py", tmp_path)
     refused, *engines, spurious, late, failed = lines
     assert refused.startswith("refused: engine nvme needs the file's place on an open drive"), lines
-    assert [line.split()[:2] for line in engines[::2]] == [["engine", "nvme"]] * 2, lines
     assert all("kernels drive 2 queue pairs on each of 2 drives" in line for line in engines[1::2]), lines
-    assert all(int(line.split("'commands': ")[1].split("}")[0]) > 100 for line in engines[::2]), lines
+    merged, single = (int(line.split()[1]) for line in engines[::2])
+    assert merged >= 5, lines  # at least one for each group of two epochs
+    assert single > 100, lines  # nothing is merged
     assert failed.startswith("failed: read of drive qtest:5, namespace 1, LBA "), lines
     assert "unrecovered read error" in failed, lines
     assert "after 3 retries" in failed, lines

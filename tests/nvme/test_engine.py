@@ -2,7 +2,6 @@
 
 import importlib.util
 import inspect
-import os
 import sys
 import threading
 import time
@@ -239,7 +238,7 @@ def test_dropping_a_reader_with_reads_in_flight(tmp_path):
         pending = stuck.submit(np.arange(100), stuck.read([], None).new_zeros((100, 300)))
         started = time.monotonic()
         stuck.close()
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 4.5
         del pending
         with RowReader(table, StorageOptions(engine="nvme")) as reader:
             np.testing.assert_array_equal(reader.read([7]).numpy(), values[7:8])
@@ -287,18 +286,18 @@ def test_cancelling_from_another_thread_returns(tmp_path):
                 pending.wait()
 
 
-READS = 2_000_000 if "GIDS_LONG_TESTS" in os.environ else 60_000
-
-
 @pytest.mark.slow
-def test_many_random_reads(tmp_path):
+@pytest.mark.parametrize(
+    "reads", [60_000, pytest.param(2_000_000, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
+)
+def test_many_random_reads(tmp_path, reads):
     table, values, images = striped(tmp_path, 2, rows=40_000, dim=128, unit=4096)
     with Machine([[image] for image in images]) as machine, Drives([machine.open(i) for i in range(2)]) as drives:
         attach(drives, table, unit=4096)
         options = StorageOptions(engine="nvme", merge_gap_bytes=0, max_io_bytes=4096, queue_depth=256, threads=2)
         random = np.random.default_rng(0)
         with RowReader(table, options) as reader:
-            while reader.stats()["reads"] < READS:
+            while reader.stats()["reads"] < reads:
                 rows = random.permutation(table.num_rows)[::5]
                 np.testing.assert_array_equal(reader.read(rows).numpy(), values[rows])
         assert all(

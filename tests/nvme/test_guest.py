@@ -1,6 +1,5 @@
 """The real VFIO code in a booted guest: the kernel's driver gives the drive up, a table is read end to end."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -29,6 +28,6 @@ def test_a_table_is_read_through_vfio(tmp_path):
     check(boot(tmp_path, rows=3000, row_bytes=4100, drive_offset=1 << 20), 3000)
 
 
-@pytest.mark.skipif("GIDS_LONG_TESTS" not in os.environ, reason="minutes long: set GIDS_LONG_TESTS=1")
+@pytest.mark.long
 def test_a_larger_table_is_read_through_vfio(tmp_path):
     check(boot(tmp_path, rows=40_000, row_bytes=4100, drive_offset=7 << 20), 40_000)

@@ -31,10 +31,13 @@ enum : CUresult {
     CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_NOT_READY = 600,
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700,
     CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES = 701,
+    CUDA_ERROR_LAUNCH_TIMEOUT = 702,
     CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
     CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
     CUDA_ERROR_LAUNCH_FAILED = 719,
+    CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_NOT_SUPPORTED = 801,
 };
 
@@ -48,20 +51,26 @@ enum : int {  // CUdevice_attribute
     kMaxGridDimZ = 7,
     kMaxSharedMemoryPerBlock = 8,
     kWarpSize = 10,
+    kMaxRegistersPerBlock = 12,
     kMultiprocessorCount = 16,
     kIntegrated = 18,
     kCanMapHostMemory = 19,
     kPciBusId = 33,
+    kPciDeviceId = 34,
     kAsyncEngineCount = 40,
     kUnifiedAddressing = 41,
     kStreamPrioritiesSupported = 78,
     kComputeCapabilityMajor = 75,
     kComputeCapabilityMinor = 76,
     kManagedMemory = 83,
+    kHostNativeAtomicSupported = 86,
     kPageableMemoryAccess = 88,
     kConcurrentManagedAccess = 89,
+    kCanUseHostPointerForRegisteredMem = 91,
+    kMaxSharedMemoryPerBlockOptin = 97,
     kHostRegisterSupported = 99,
     kPageableMemoryUsesHostPageTables = 100,
+    kReadOnlyHostRegisterSupported = 113,
     kMemoryPoolsSupported = 115,
     kDmaBufSupported = 124,
     kGpuDirectRdmaSupported = 116,
@@ -83,6 +92,20 @@ enum : int {  // CUpointer_attribute
     kPointerMempoolHandle = 17,
 };
 constexpr unsigned kMemoryTypeHost = 1, kMemoryTypeDevice = 2;
+
+enum : unsigned {  // CU_MEMHOSTREGISTER_*
+    kRegisterPortable = 1,
+    kRegisterDeviceMap = 2,
+    kRegisterIoMemory = 4,
+    kRegisterReadOnly = 8,
+};
+constexpr unsigned kStreamNonBlocking = 1;
+
+// The default device, and what a launch may ask of it: the limits of compute capability 9.0 without opting in.
+constexpr unsigned kMaxThreads = 1024, kMaxBlockX = 1024, kMaxBlockY = 1024, kMaxBlockZ = 64;
+constexpr unsigned kMaxGridX = 2147483647, kMaxGridY = 65535, kMaxGridZ = 65535;
+constexpr unsigned kSharedBytes = 48 << 10, kRegistersPerBlock = 64 << 10;
+constexpr unsigned kParameterBytes = 4096;  // 32,764 from CUDA 12.1 on; older drivers take 4,096
 
 struct CUuuid {
     char bytes[16];

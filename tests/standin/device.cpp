@@ -1,17 +1,41 @@
-// Initialisation, the one device, contexts, versions, error names, and the faults that tests inject.
+// Initialisation, devices, contexts, versions, error names, rules that are forgiven, and the faults that tests inject.
+#include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 
 #include "state.hpp"
 
 namespace standin {
 
 namespace {
+
 std::mutex fault_mutex;
 std::map<std::string, int> calls;  // guarded by fault_mutex
-std::mutex sticky_mutex;
-CUresult sticky_error = CUDA_SUCCESS;  // guarded by sticky_mutex
+std::atomic<CUresult> sticky_error{CUDA_SUCCESS};
+std::atomic<bool> initialized{false};
+
+std::mutex rules_mutex;
+std::set<std::string>& forgiven_rules() {  // guarded by rules_mutex
+    static std::set<std::string> rules = [] {
+        std::set<std::string> from;
+        const char* text = std::getenv("GIDS_STANDIN_FORGIVE");
+        const std::string all = text == nullptr ? "" : text;
+        for (std::size_t at = 0; at < all.size();) {
+            const std::size_t end = std::min(all.find(',', at), all.size());
+            from.insert(all.substr(at, end - at));
+            at = end + 1;
+        }
+        return from;
+    }();
+    return rules;
+}
+
+std::mutex contexts_mutex;                           // guards Context::retained
+thread_local std::vector<Context*> thread_contexts;  // the last is current
+
 }  // namespace
 
 CUresult injected(const char* call) {
@@ -33,14 +57,8 @@ CUresult injected(const char* call) {
     return CUDA_SUCCESS;
 }
 
-CUresult sticky() {
-    const std::lock_guard<std::mutex> lock(sticky_mutex);
-    return sticky_error;
-}
-void set_sticky(CUresult error) {
-    const std::lock_guard<std::mutex> lock(sticky_mutex);
-    sticky_error = error;
-}
+CUresult sticky() { return sticky_error.load(); }
+void set_sticky(CUresult error) { sticky_error.store(error); }
 
 uint64_t setting(const char* name, uint64_t otherwise) {
     const char* text = std::getenv(name);
@@ -49,28 +67,59 @@ uint64_t setting(const char* name, uint64_t otherwise) {
 
 void complain(const std::string& message) { std::fprintf(stderr, "gids stand-in for libcuda: %s\n", message.c_str()); }
 
+std::string hexadecimal(CUdeviceptr pointer) {
+    char text[32];
+    std::snprintf(text, sizeof text, "0x%llx", pointer);
+    return text;
+}
+
+bool forgiven(const char* rule) {
+    const std::lock_guard<std::mutex> lock(rules_mutex);
+    return forgiven_rules().count(rule) != 0;
+}
+
+int device_count() { return static_cast<int>(std::min<uint64_t>(setting("GIDS_STANDIN_DEVICES", 2), kMostDevices)); }
+
+Context* primary_context(CUdevice device) {
+    static std::array<Context, kMostDevices> contexts = [] {
+        std::array<Context, kMostDevices> made{};
+        for (int i = 0; i < kMostDevices; ++i) made[static_cast<std::size_t>(i)].device = i;
+        return made;
+    }();
+    return device >= 0 && device < device_count() ? &contexts[static_cast<std::size_t>(device)] : nullptr;
+}
+
+Context* context(const char* call) {
+    if (!thread_contexts.empty()) return thread_contexts.back();
+    if (forgiven("context")) return primary_context(0);
+    if (call != nullptr) complain(std::string(call) + " on a thread with no current context");
+    return nullptr;
+}
+
 }  // namespace standin
 
-Context* primary_context() {
-    static Context context{0};
-    return &context;
-}
-Context*& current_context() {
-    thread_local Context* current = nullptr;
-    return current;
-}
+using standin::primary_context;
+using standin::thread_contexts;
 
-// For tests: count calls from here on; forget an error that a real context would keep until the process ends.
+// For tests: count calls from here on; forget an error that a real context would keep until the process ends; forgive
+// a rule, or no longer.
 STANDIN_API void gids_standin_forget_calls() {
     const std::lock_guard<std::mutex> lock(standin::fault_mutex);
     standin::calls.clear();
 }
 STANDIN_API void gids_standin_recover() { standin::set_sticky(CUDA_SUCCESS); }
+STANDIN_API void gids_standin_forgive(const char* rule, int yes) {
+    const std::lock_guard<std::mutex> lock(standin::rules_mutex);
+    if (yes != 0) standin::forgiven_rules().insert(rule);
+    else standin::forgiven_rules().erase(rule);
+}
 
 STANDIN_API CUresult cuInit(unsigned flags) {
     ENTER(cuInit);
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    return standin::setting("GIDS_STANDIN_DEVICES", 1) == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+    if (standin::device_count() == 0) return CUDA_ERROR_NO_DEVICE;
+    standin::initialized = true;
+    return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuDriverGetVersion(int* version) {
     ENTER(cuDriverGetVersion);
@@ -79,13 +128,15 @@ STANDIN_API CUresult cuDriverGetVersion(int* version) {
 }
 STANDIN_API CUresult cuDeviceGetCount(int* count) {
     ENTER(cuDeviceGetCount);
-    *count = static_cast<int>(standin::setting("GIDS_STANDIN_DEVICES", 1));
+    if (!standin::initialized) return CUDA_ERROR_NOT_INITIALIZED;
+    *count = standin::device_count();
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuDeviceGet(CUdevice* device, int ordinal) {
     ENTER(cuDeviceGet);
-    if (ordinal != 0) return CUDA_ERROR_INVALID_DEVICE;
-    *device = 0;
+    if (!standin::initialized) return CUDA_ERROR_NOT_INITIALIZED;
+    if (ordinal < 0 || ordinal >= standin::device_count()) return CUDA_ERROR_INVALID_DEVICE;
+    *device = ordinal;
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuDeviceGetName(char* name, int length, CUdevice) {
@@ -93,24 +144,27 @@ STANDIN_API CUresult cuDeviceGetName(char* name, int length, CUdevice) {
     std::snprintf(name, static_cast<std::size_t>(length), "gids stand-in (no GPU: kernels run on the CPU)");
     return CUDA_SUCCESS;
 }
-STANDIN_API CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice) {
+STANDIN_API CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
     std::memcpy(uuid->bytes, "gids-stand-in-00", 16);
+    uuid->bytes[15] = static_cast<char>('0' + device);
     return CUDA_SUCCESS;
 }
-STANDIN_API CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice) {
+STANDIN_API CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice device) {
     ENTER(cuDeviceGetAttribute);
-    static const std::map<int, int> kValues = {
-        {kMaxThreadsPerBlock, 1024},
-        {kMaxBlockDimX, 1024},
-        {kMaxBlockDimY, 1024},
-        {kMaxBlockDimZ, 64},
-        {kMaxGridDimX, 2147483647},
-        {kMaxGridDimY, 65535},
-        {kMaxGridDimZ, 65535},
+    if (primary_context(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    static const std::map<int, unsigned> kValues = {
+        {kMaxThreadsPerBlock, kMaxThreads},
+        {kMaxBlockDimX, kMaxBlockX},
+        {kMaxBlockDimY, kMaxBlockY},
+        {kMaxBlockDimZ, kMaxBlockZ},
+        {kMaxGridDimX, kMaxGridX},
+        {kMaxGridDimY, kMaxGridY},
+        {kMaxGridDimZ, kMaxGridZ},
         {kWarpSize, 32},
-        {kMaxSharedMemoryPerBlock, 48 << 10},
+        {kMaxRegistersPerBlock, kRegistersPerBlock},
+        {kMaxSharedMemoryPerBlock, kSharedBytes},
+        {kMaxSharedMemoryPerBlockOptin, kSharedBytes},
         {kMultiprocessorCount, 2},
-        {kIntegrated, 1},
         {kCanMapHostMemory, 1},
         {kAsyncEngineCount, 2},
         {kUnifiedAddressing, 1},
@@ -118,65 +172,93 @@ STANDIN_API CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice) {
         {kComputeCapabilityMajor, 9},
         {kComputeCapabilityMinor, 0},
         {kHostRegisterSupported, 1},
+        {kCanUseHostPointerForRegisteredMem, 1},
+        {kReadOnlyHostRegisterSupported, 1},
         {kMemoryPoolsSupported, 1},
         {kDmaBufSupported, 1},
     };
     const auto found = kValues.find(attribute);
-    *value = found == kValues.end() ? 0 : found->second;
+    *value = found == kValues.end() ? 0 : static_cast<int>(found->second);
+    if (attribute == kIntegrated) *value = standin::forgiven("integrated") ? 1 : 0;
+    if (attribute == kPciBusId) *value = 1 + device;
     return CUDA_SUCCESS;
 }
-STANDIN_API CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+STANDIN_API CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
+    std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0", 1 + device);
+    return CUDA_SUCCESS;
+}
+STANDIN_API CUresult cuDeviceCanAccessPeer(int* can, CUdevice, CUdevice) {
+    *can = 0;  // as two cards without NVLink on most boards
+    return CUDA_SUCCESS;
+}
+STANDIN_API CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
     ENTER(cuDevicePrimaryCtxRetain);
-    *context = primary_context();
+    *context = primary_context(device);
+    if (*context == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    const std::lock_guard<std::mutex> lock(standin::contexts_mutex);
+    ++(*context)->retained;
     return CUDA_SUCCESS;
 }
-STANDIN_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) { return CUDA_SUCCESS; }
-STANDIN_API CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned* flags, int* active) {
+STANDIN_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    Context* context = primary_context(device);
+    if (context == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    const std::lock_guard<std::mutex> lock(standin::contexts_mutex);
+    if (context->retained == 0) {
+        standin::complain("a primary context is released more often than it was retained");
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    --context->retained;
+    return CUDA_SUCCESS;
+}
+STANDIN_API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* active) {
+    Context* context = primary_context(device);
+    if (context == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    const std::lock_guard<std::mutex> lock(standin::contexts_mutex);
     *flags = 0;
-    *active = 1;
+    *active = context->retained > 0 ? 1 : 0;
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuCtxGetCurrent(CUcontext* context) {
-    *context = current_context();
+    *context = thread_contexts.empty() ? nullptr : thread_contexts.back();
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuCtxSetCurrent(CUcontext context) {
     ENTER(cuCtxSetCurrent);
-    current_context() = context;
+    if (!thread_contexts.empty()) thread_contexts.pop_back();
+    if (context != nullptr) thread_contexts.push_back(context);
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuCtxPushCurrent_v2(CUcontext context) {
-    current_context() = context;
+    if (context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+    thread_contexts.push_back(context);
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuCtxPopCurrent_v2(CUcontext* context) {
-    *context = current_context();
-    current_context() = nullptr;
+    if (thread_contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    if (context != nullptr) *context = thread_contexts.back();
+    thread_contexts.pop_back();
     return CUDA_SUCCESS;
 }
-STANDIN_API CUresult cuCtxCreate_v4(CUcontext* context, void*, unsigned, CUdevice) {
-    *context = primary_context();
-    return CUDA_SUCCESS;
+STANDIN_API CUresult cuCtxCreate_v4(CUcontext* context, void*, unsigned, CUdevice device) {
+    *context = primary_context(device);  // kvikio asks for it by name and makes none
+    return *context == nullptr ? CUDA_ERROR_INVALID_DEVICE : CUDA_ERROR_NOT_SUPPORTED;
 }
-STANDIN_API CUresult cuCtxDestroy_v2(CUcontext) { return CUDA_SUCCESS; }
+STANDIN_API CUresult cuCtxDestroy_v2(CUcontext) { return CUDA_ERROR_NOT_SUPPORTED; }
 STANDIN_API CUresult cuCtxGetDevice(CUdevice* device) {
-    if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-    *device = 0;
-    return CUDA_SUCCESS;
-}
-STANDIN_API CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext) {
-    *device = 0;
+    ENTER_IN_CONTEXT(cuCtxGetDevice);
+    *device = standin::context(nullptr)->device;
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+    ENTER_IN_CONTEXT(cuCtxGetStreamPriorityRange);
     *least = 0;
     *greatest = -5;
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuCtxSynchronize() {
-    ENTER(cuCtxSynchronize);
-    standin::synchronize_all();
-    return standin::sticky();
+    ENTER_IN_CONTEXT(cuCtxSynchronize);
+    standin::trace("sync context", nullptr, "cuCtxSynchronize", 0);
+    return standin::synchronize_all("cuCtxSynchronize");
 }
 STANDIN_API CUresult cuGetErrorName(CUresult error, const char** name) {
     static const std::map<CUresult, const char*> kNames = {
@@ -192,10 +274,13 @@ STANDIN_API CUresult cuGetErrorName(CUresult error, const char** name) {
         {400, "CUDA_ERROR_INVALID_HANDLE"},
         {500, "CUDA_ERROR_NOT_FOUND"},
         {600, "CUDA_ERROR_NOT_READY"},
+        {700, "CUDA_ERROR_ILLEGAL_ADDRESS"},
         {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"},
+        {702, "CUDA_ERROR_LAUNCH_TIMEOUT"},
         {712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
         {713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED"},
         {719, "CUDA_ERROR_LAUNCH_FAILED"},
+        {800, "CUDA_ERROR_NOT_PERMITTED"},
         {801, "CUDA_ERROR_NOT_SUPPORTED"},
     };
     const auto found = kNames.find(error);

@@ -1,4 +1,4 @@
-// What the files of the stand-in share: the device's memory, queues of work, injected faults.
+// What the files of the stand-in share: contexts, the device's memory, queues of work, rules, injected faults.
 #pragma once
 
 #include <condition_variable>
@@ -17,8 +17,19 @@
 // First line of every call: an injected fault wins over the call's own work.
 #define ENTER(name) \
     if (const CUresult fault = standin::injected(#name); fault != CUDA_SUCCESS) return fault
+// Of calls whose documentation lists CUDA_ERROR_INVALID_CONTEXT: none of them works on a thread without a context.
+#define ENTER_IN_CONTEXT(name) \
+    ENTER(name);               \
+    if (standin::context(#name) == nullptr) return CUDA_ERROR_INVALID_CONTEXT
+
+struct Context {
+    CUdevice device;
+    int retained = 0;
+};
 
 namespace standin {
+
+constexpr int kMostDevices = 8;
 
 // GIDS_STANDIN_FAIL="cuMemAllocAsync:3:2,cuLaunchKernelEx:1:719": the third call of the one returns 2, and so on.
 // A count of 0 fails every call.
@@ -28,25 +39,73 @@ CUresult sticky();
 void set_sticky(CUresult error);
 uint64_t setting(const char* name, uint64_t otherwise);
 void complain(const std::string& message);
+std::string hexadecimal(CUdeviceptr pointer);
 
-// The device's memory is host memory with rubbish in it and red zones around it.
-CUresult allocate(std::size_t bytes, CUdeviceptr* out);
-CUresult release(CUdeviceptr pointer);
-CUresult allocate_host(std::size_t bytes, void** out);
-CUresult release_host(void* pointer);
+// Rules that a test asked to forgive, each with a reason in docs/standin.md: GIDS_STANDIN_FORGIVE="integrated,context",
+// or gids_standin_forgive() while the process runs.
+bool forgiven(const char* rule);
 
-// True if [pointer, pointer + bytes) lies in one live device allocation, or in no device allocation at all (host).
-bool plausible_range(CUdeviceptr pointer, std::size_t bytes);
+int device_count();
+Context* primary_context(CUdevice device);
+// The calling thread's context. Complains, if there is none and the caller's name is given.
+Context* context(const char* call);
 
-// Puts work at the end of a stream's queue. Streams run their queues on threads of their own.
-void enqueue(CUstream stream, std::function<void()> work);
-CUresult synchronize(CUstream stream);
-void synchronize_all();
-
-}  // namespace standin
-
-struct Context {
+// Device memory has two views of the same bytes: one whose addresses are the device's pointers and which nobody may
+// touch, and one through which kernels and copies reach it.
+CUresult allocate(CUdevice device, std::size_t bytes, CUdeviceptr* out);
+CUresult allocate_ordered(CUdevice device, std::size_t bytes, CUstream stream, CUdeviceptr* out);
+CUresult release(CUdeviceptr pointer, CUstream stream, bool ordered);
+// Where the bytes of a pointer are: in the other view for device memory, else the pointer itself.
+char* bytes_at(CUdeviceptr pointer);
+struct Range {
+    CUdeviceptr begin;
+    std::size_t bytes;
     CUdevice device;
 };
-Context* primary_context();
-Context*& current_context();
+// The live allocation that a pointer points into (or just past), as the host sees it: what was freed is gone.
+bool find_allocation(CUdeviceptr pointer, Range* out);
+// The same, as work that runs now sees it: what is freed later in stream order is still there.
+bool find_running(CUdeviceptr pointer, Range* out);
+bool in_device_view(CUdeviceptr pointer);
+void device_statistics(std::size_t* bytes, std::size_t* pieces);
+std::size_t memory_limit();
+std::size_t memory_used(CUdevice device);
+
+// Host memory: pinned by the driver, registered, or pageable.
+enum class HostKind { kPinned, kRegistered, kPageable, kPartly };
+HostKind classify_host(CUdeviceptr pointer, std::size_t bytes);
+// Whether kernels of a context may use a host address; says what is wrong, if not.
+std::string why_unreachable(CUdeviceptr pointer, const Context* context);
+bool find_pinned(CUdeviceptr pointer, Range* out);
+void host_statistics(std::size_t* pinned, std::size_t* registered);
+
+// Marks the calling thread as the device while it runs work: faults in the protected view then open it.
+class OnDevice {
+public:
+    OnDevice();
+    ~OnDevice();
+    OnDevice(const OnDevice&) = delete;
+    OnDevice& operator=(const OnDevice&) = delete;
+};
+
+// Puts work at the end of a stream's queue. Streams run their queues on threads of their own; `kernel` names work that
+// may spin.
+void enqueue(CUstream stream, std::function<void()> work, const std::string& kernel = {});
+CUresult synchronize(CUstream stream, const char* call);
+CUresult synchronize_all(const char* call);
+bool is_live(CUstream stream);
+bool is_default(CUstream stream);
+CUdevice device_of(CUstream stream);
+int number_of(CUstream stream);
+// Ends the kernel that runs in the lane-by-lane build, if it can be.
+void stop_kernel();
+
+// What happened, for virtual time; see trace.cpp.
+bool tracing();
+uint64_t trace(const char* kind, CUstream stream, const std::string& name, uint64_t bytes,
+               const std::string& more = {});
+// What the next launch of this thread is for, as its caller told (gids_standin_items); 0 if it did not.
+uint64_t take_items();
+void trace_work(uint64_t record, const std::string& counts);
+
+}  // namespace standin

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from gids.cuda.sampling.ladies import CudaLadiesSampler
-from gids.cuda.sampling.neighbor import CudaNeighborSampler, CudaShadowSampler
+from gids.cuda.sampling.neighbor import CudaLaborSampler, CudaNeighborSampler, CudaShadowSampler
 from gids.cuda.sampling.numbering import NodeNumbers
 from gids.cuda.sampling.sampler import CudaSampler, DeviceBlock, DeviceSample, as_numpy
 from gids.cuda.sampling.topology import PinnedTopology, pin_topology, unpin_topology
-from gids.sampling import LadiesSampler, NeighborSampler, ShadowSampler
+from gids.sampling import LaborSampler, LadiesSampler, NeighborSampler, ShadowSampler
 
 __all__ = [
+    "CudaLaborSampler",
     "CudaLadiesSampler",
     "CudaNeighborSampler",
     "CudaSampler",
@@ -26,9 +27,11 @@ __all__ = [
 
 
 def device_sampler(sampler: object) -> CudaSampler | None:
-    """Give the device's version of a CPU sampler, or None where there is none (a user's own class)."""
-    if type(sampler) is NeighborSampler:
+    """Give the device's version of a CPU sampler, or None where there is none: for trees of their own, importance, a user's class."""
+    if type(sampler) is NeighborSampler and not sampler.disjoint:
         return CudaNeighborSampler(sampler)
+    if type(sampler) is LaborSampler and not sampler.importance:
+        return CudaLaborSampler(sampler)
     if type(sampler) is ShadowSampler:
         return CudaShadowSampler(sampler)
     if type(sampler) is LadiesSampler:

@@ -8,9 +8,10 @@ import numpy as np
 
 from gids.cuda.array import DeviceArray
 from gids.cuda.passes import compact, full, sort_pairs
-from gids.cuda.sampling.hop import DeviceEdges, Hop
-from gids.cuda.sampling.numbering import NodeNumbers, sizes
-from gids.cuda.sampling.sampler import CudaSampler, DeviceBlock, Part, Walk
+from gids.cuda.sampling.counts import Count
+from gids.cuda.sampling.hop import DeviceEdges, Hop, random_names
+from gids.cuda.sampling.numbering import NodeNumbers
+from gids.cuda.sampling.sampler import CudaSampler, Layer, Part, Walk
 from gids.cuda.sampling.seeds import LAYER, random_key
 from gids.cuda.session import Session
 from gids.sampling import LadiesSampler
@@ -46,16 +47,16 @@ class CudaLadiesSampler(CudaSampler):
         self.edge_ids = sampler.edge_ids
         self.weighted = sampler.weights
 
-    def _blocks(self, walk: Walk) -> list[DeviceBlock]:
-        session, numbers, hops, blocks = walk.session, walk.numbers, walk.hops, []
+    def _layers(self, walk: Walk) -> list[Layer]:
+        session, numbers, hops, layers = walk.session, walk.numbers, walk.hops, []
         for number, size in enumerate(reversed(self.sizes)):
-            num_dst = sizes(numbers)
-            candidates = {ntype: NodeNumbers(session) for ntype in numbers}
+            num_dst = {ntype: walk.counts.exact(count) for ntype, count in walk.sizes().items()}
+            candidates = {ntype: NodeNumbers(session, walk.counts, walk.graph.num_nodes[ntype]) for ntype in numbers}
             found = {
-                etype: self._collect(session, hop, numbers[etype[2]].nodes, num_dst[etype[2]], candidates[etype[0]])
+                etype: self._collect(walk, hop, numbers[etype[2]].nodes, num_dst[etype[2]], candidates[etype[0]])
                 for etype, hop in hops.items()
             }
-            bits = mass_bits(sum(num_dst[etype[2]] for etype in hops))
+            bits = mass_bits(sum(num_dst[etype[2]].bound for etype in hops))
             masses = {ntype: full(session, numbering.size, 0) for ntype, numbering in candidates.items()}
             for etype, part in found.items():
                 if len(part.candidate):
@@ -66,34 +67,37 @@ class CudaLadiesSampler(CudaSampler):
             chosen, kept, total = {}, {}, {}
             for t, (ntype, numbering) in enumerate(candidates.items()):
                 words = random_key(walk.key, number, t, LAYER)
+                racing = walk.counts.exact(numbering.count)
+                names = random_names(session, walk.origins.get(ntype), numbering.nodes, racing)
                 chosen[ntype], kept[ntype], total[ntype] = _choose(
-                    session, numbering, masses[ntype], size, words, walk.graph.num_nodes[ntype]
+                    session, names, racing.bound, masses[ntype], size, words, walk.graph.num_nodes[ntype]
                 )
-                own = numbering.find(walk.nodes(ntype, num_dst[ntype]))
-                if len(own) and numbering.size:  # destinations are sources in any case
+                own = numbering.find(numbers[ntype].nodes, num_dst[ntype].bound)
+                if len(own) and racing.bound:  # destinations are sources in any case
                     session.launch("mark_items", len(own), own, np.int64(len(own)), kept[ntype])
             parts: dict[EdgeType, Part] = {}
-            weights: dict[EdgeType, DeviceArray] = {}
             for etype, hop in hops.items():
                 src = etype[0]
-                parts[etype], weights[etype] = self._keep(
+                parts[etype] = self._keep(
                     session, hop, found[etype], kept[src], masses[src], total[src], max(chosen[src], 1), numbers[src]
                 )
-            blocks.append(self._block(walk, num_dst, parts, weights))
-        return blocks[::-1]
+            layers.append(Layer(walk.sizes(), dict(num_dst), parts))
+        return layers[::-1]
 
     def _collect(
-        self, session: Session, hop: Hop, nodes: DeviceArray, num_dst: int, candidates: NodeNumbers
+        self, walk: Walk, hop: Hop, nodes: DeviceArray, num_dst: Count, candidates: NodeNumbers
     ) -> _Candidates:
-        edges = hop.choose(nodes, num_dst, -1)
-        count = len(edges.src)
-        part, whole = session.empty(count, np.uint64), session.empty(num_dst, np.uint64)
-        if num_dst:
+        session = walk.session
+        edges, _ = hop.choose(nodes, num_dst, -1)
+        count = walk.counts.exact(edges.count)
+        part, whole = session.empty(count.bound, np.uint64), session.empty(num_dst.bound, np.uint64)
+        if num_dst.bound:
             factors, positions = hop.weights(edges) if self.weighted else (None, None)
             session.launch(
-                "ladies_parts", num_dst, factors, edges.begins, positions, np.int64(num_dst), part, whole, lanes=8
-            )
-        return _Candidates(edges, candidates.add(edges.src), part, whole, num_dst)
+                "ladies_parts", num_dst.bound, factors, edges.begins, positions, np.int64(num_dst.bound), part, whole,
+                lanes=8,
+            )  # fmt: skip
+        return _Candidates(edges, candidates.add(edges.src, count), part, whole, num_dst.bound)
 
     def _keep(
         self,
@@ -105,37 +109,37 @@ class CudaLadiesSampler(CudaSampler):
         total: DeviceArray,
         chosen: int,
         numbers: NodeNumbers,
-    ) -> tuple[Part, DeviceArray]:
+    ) -> Part:
         count = len(found.candidate)
         flags = session.empty(count, np.int64)
         if count:
             session.launch("ladies_flag", count, found.candidate, found.part, kept, np.int64(count), flags)
         edges, before = hop.keep(found.edges, flags, found.edges.src)
-        weights = session.empty(len(edges.src), np.float32)
-        if len(edges.src):
+        weights = session.empty(edges.count.bound, np.float32)
+        if count:
             session.launch(
                 "ladies_weights", found.num_dst, found.edges.begins, np.int64(found.num_dst), flags, before,
                 found.candidate, found.part, found.whole, masses, total, np.int64(chosen), weights,
             )  # fmt: skip
-        return self._part(hop, edges, numbers.add(edges.src)), weights
+        return self._part(hop, edges, numbers.add(edges.src, edges.count), weights)
 
 
 def _choose(
     session: Session,
-    candidates: NodeNumbers,
+    names: DeviceArray,
+    count: int,
     masses: DeviceArray,
     size: int,
     words: tuple[np.uint32, np.uint32],
     limit: int,
 ) -> tuple[int, DeviceArray, DeviceArray]:
-    """Mark the ``size`` earliest of a race; equal times go by node. Gives how many, the marks, and the sum of masses."""
-    count = candidates.size
+    """Mark the ``size`` earliest of a race; equal times go by name. Gives how many, the marks, and the sum of masses."""
     kept, total = full(session, count, 0), full(session, 1, 0)
     if count == 0:
         return 0, kept, total
     flags, times = session.empty(count, np.int64), session.empty(count, np.int64)
     session.launch(
-        "ladies_race", count, *words, candidates.nodes, masses, np.int64(count), flags,
+        "ladies_race", count, *words, names, masses, np.int64(count), flags,
         times, total,
     )  # fmt: skip
     racers, number = compact(session, flags, full(session, 1, count), count)
@@ -143,10 +147,10 @@ def _choose(
     racing = int(session.download(number)[0])
     if racing == 0:
         return 0, kept, total
-    session.launch("take_values", racing, candidates.nodes, racers, np.int64(racing), nodes)
+    session.launch("take_values", racing, names, racers, None, np.int64(racing), nodes)
     _, racers = sort_pairs(session, nodes, racers, number, count, limit)
     ordered = session.empty(count, np.int64)
-    session.launch("take_values", racing, times, racers, np.int64(racing), ordered)
+    session.launch("take_values", racing, times, racers, None, np.int64(racing), ordered)
     _, racers = sort_pairs(session, ordered, racers, number, count, _TIME_LIMIT)
     chosen = min(size, racing)
     session.launch("mark_items", chosen, racers, np.int64(chosen), kept)

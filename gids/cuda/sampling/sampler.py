@@ -11,8 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gids.cuda.array import DeviceArray
-from gids.cuda.sampling.hop import DeviceEdges, Hop
-from gids.cuda.sampling.numbering import NodeNumbers, sizes
+from gids.cuda.pinned import HostArray
+from gids.cuda.sampling.counts import Count, Counts
+from gids.cuda.sampling.hop import UNCOUNTED_EDGES, DeviceEdges, Hop
+from gids.cuda.sampling.numbering import NodeNumbers
+from gids.cuda.sampling.packing import Packing
 from gids.cuda.sampling.seeds import DeviceSeedEdges, pair_rows, place_seeds
 from gids.cuda.sampling.topology import PinnedTopology
 from gids.cuda.session import Session
@@ -45,7 +48,23 @@ class DeviceSample:
     edges: DeviceSeedEdges | None = None
 
 
-Part = tuple[DeviceArray, DeviceArray, DeviceArray]  # indptr, src, positions or ids
+@dataclass(frozen=True)
+class Part:
+    """Edges of one relation in a block, in memory that the next batch uses again."""
+
+    edges: DeviceEdges
+    src: DeviceArray  # numbers of the sources
+    ids: DeviceArray | None
+    weights: DeviceArray | None = None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One block before its sizes are known to the host."""
+
+    num_src: dict[str, Count]
+    num_dst: dict[str, Count]
+    parts: dict[EdgeType, Part]
 
 
 @dataclass(frozen=True)
@@ -57,11 +76,12 @@ class Walk:
     hops: Mapping[EdgeType, Hop]
     numbers: dict[str, NodeNumbers]
     key: SampleKey
+    origins: Mapping[str, HostArray]  # by node type, where its nodes were relabelled
+    counts: Counts
 
-    def nodes(self, ntype: str, count: int | None = None) -> DeviceArray:
-        """Give the first ``count`` nodes of a type (default: all that have a number)."""
-        numbering = self.numbers[ntype]
-        return numbering.nodes[: numbering.size if count is None else count]
+    def sizes(self) -> dict[str, Count]:
+        """Return how many nodes of each type have a number."""
+        return {ntype: numbering.count for ntype, numbering in self.numbers.items()}
 
 
 class CudaSampler(abc.ABC):
@@ -75,8 +95,10 @@ class CudaSampler(abc.ABC):
         topology: PinnedTopology,
         seeds: Mapping[str, DeviceArray] | EdgeSeeds,
         key: SampleKey,
+        *,
+        uncounted_edges: int = UNCOUNTED_EDGES,
     ) -> DeviceSample:
-        """Sample the batch of ``seeds``. Waits for the sizes of its arrays.
+        """Sample the batch of ``seeds``. Waits once, for the sizes of its arrays, where all layers have a fanout.
 
         Parameters
         ----------
@@ -88,54 +110,92 @@ class CudaSampler(abc.ABC):
             Nodes on the device, by type, or edges on the host.
         key : SampleKey
             Names the batch.
+        uncounted_edges : int
+            Most edges of a layer that memory is taken for before they are counted.
         """
         graph = topology.topology
         placed = place_seeds(session, graph, seeds, key)
-        numbers = {ntype: NodeNumbers(session) for ntype in graph.node_types}
-        bad = session.empty(1, np.uint32)
-        session.fill(bad, 0)
-        seed_rows = {}
-        for ntype, numbering in numbers.items():
-            given = placed.nodes.get(ntype, session.empty(0, np.int64))
-            limit = np.int64(graph.num_nodes[ntype])
-            if len(given):
-                session.launch("check_ids", len(given), given, np.int64(len(given)), limit, bad)
-                if session.download(bad)[0]:
-                    raise ConfigError(f"seeds of {ntype} must be in [0, {limit})")
-            seed_rows[ntype] = numbering.add(given)
-        num_seeds = sizes(numbers)
-        hops = {etype: Hop(session, topology, etype, bad, placed.excluded.get(etype)) for etype in topology.relations}
-        walk = Walk(session, graph, hops, numbers, key)
-        blocks = self._blocks(walk)
-        return DeviceSample(
-            {ntype: walk.nodes(ntype, count) for ntype, count in num_seeds.items()},
-            {ntype: walk.nodes(ntype) for ntype in numbers},
-            blocks,
-            seed_rows,
-            None if placed.edges is None else pair_rows(session, graph, placed.edges, seed_rows),
-        )
+        given = {ntype: placed.nodes[ntype] for ntype in graph.node_types if ntype in placed.nodes}
+        given = {ntype: ids for ntype, ids in given.items() if len(ids)}
+        counts = Counts(session, [len(ids) for ids in given.values()])
+        numbers = {ntype: NodeNumbers(session, counts, graph.num_nodes[ntype]) for ntype in graph.node_types}
+        most = self._most_nodes(graph, {ntype: len(ids) for ntype, ids in given.items()}, uncounted_edges)
+        bad: dict[str, Count] = {}
+        seed_rows = {ntype: session.empty(0, np.int64) for ntype in numbers}
+        for (ntype, ids), count in zip(given.items(), counts.given, strict=True):
+            bad[ntype] = counts.new(1)
+            numbers[ntype].reserve(most[ntype])
+            seed_rows[ntype] = numbers[ntype].add(ids, count, bad[ntype].flag)
+        hops = {
+            etype: Hop(session, topology, etype, counts, placed.excluded.get(etype), uncounted_edges)
+            for etype in topology.relations
+        }
+        walk = Walk(session, graph, hops, numbers, key, topology.origins, counts)
+        num_seeds = walk.sizes()
+        layers = self._layers(walk)
+        counts.read(counts.new(0))  # the wait: everything above is queued, and all numbers are known after it
+        for ntype, flag in bad.items():
+            if counts.read(flag):
+                raise ConfigError(f"seeds of {ntype} must be in [0, {graph.num_nodes[ntype]})")
+        for hop in hops.values():
+            hop.check()
+        return self._pack(walk, num_seeds, layers, seed_rows, placed.edges)
 
     @abc.abstractmethod
-    def _blocks(self, walk: Walk) -> list[DeviceBlock]: ...
+    def _layers(self, walk: Walk) -> list[Layer]: ...
 
-    def _part(self, hop: Hop, edges: DeviceEdges, src: DeviceArray) -> Part:
-        """Give edges with their sources' numbers, and their ids where those are asked for."""
-        return edges.begins, src, hop.name(edges.positions) if self.edge_ids else edges.positions
+    def _most_nodes(self, graph: Topology, seeds: dict[str, int], uncounted_edges: int) -> dict[str, int]:
+        """Return by type for how many nodes to take memory at once; a layer that finds more asks for more."""
+        return seeds
 
-    def _block(
+    def _part(self, hop: Hop, edges: DeviceEdges, src: DeviceArray, weights: DeviceArray | None = None) -> Part:
+        """Return edges with their sources' numbers, and their ids where those are asked for."""
+        return Part(edges, src, hop.name(edges) if self.edge_ids else None, weights)
+
+    def _pack(
         self,
         walk: Walk,
-        num_dst: dict[str, int],
-        parts: dict[EdgeType, Part],
-        weights: dict[EdgeType, DeviceArray] | None = None,
-    ) -> DeviceBlock:
-        return DeviceBlock(
-            num_src=sizes(walk.numbers),
-            num_dst=num_dst,
-            indptr={etype: part[0] for etype, part in parts.items()},
-            src={etype: part[1] for etype, part in parts.items()},
-            edge_ids={etype: part[2] for etype, part in parts.items()} if self.edge_ids else None,
-            weights=weights,
+        num_seeds: dict[str, Count],
+        layers: list[Layer],
+        seed_rows: dict[str, DeviceArray],
+        edges: EdgeSeeds | None,
+    ) -> DeviceSample:
+        """Copy what was sampled, now that its sizes are known, to one piece of memory that is as large."""
+        packing, read = Packing(walk.session), walk.counts.read
+        for ntype, numbering in walk.numbers.items():
+            packing.add(("nodes", ntype), numbering.nodes, read(numbering.count))
+            packing.add(("rows", ntype), seed_rows[ntype], len(seed_rows[ntype]))
+        for number, layer in enumerate(layers):
+            for etype, part in layer.parts.items():
+                count = read(part.edges.count)
+                packing.add((number, etype, "begins"), part.edges.begins, read(part.edges.num_dst) + 1)
+                packing.add((number, etype, "src"), part.src, count)
+                if part.ids is not None:
+                    packing.add((number, etype, "ids"), part.ids, count)
+                if part.weights is not None:
+                    packing.add((number, etype, "weights"), part.weights, count)
+        pieces = packing.copy()
+
+        def piece(number: int, layer: Layer, name: str) -> dict[EdgeType, DeviceArray]:
+            return {etype: pieces[number, etype, name] for etype in layer.parts if (number, etype, name) in pieces}
+
+        rows = {ntype: pieces["rows", ntype] for ntype in walk.numbers}
+        return DeviceSample(
+            {ntype: pieces["nodes", ntype][: read(count)] for ntype, count in num_seeds.items()},
+            {ntype: pieces["nodes", ntype] for ntype in walk.numbers},
+            [
+                DeviceBlock(
+                    {ntype: read(count) for ntype, count in layer.num_src.items()},
+                    {ntype: read(count) for ntype, count in layer.num_dst.items()},
+                    piece(number, layer, "begins"),
+                    piece(number, layer, "src"),
+                    piece(number, layer, "ids") if self.edge_ids else None,
+                    piece(number, layer, "weights") or None,
+                )
+                for number, layer in enumerate(layers)
+            ],
+            rows,
+            None if edges is None else pair_rows(walk.session, walk.graph, edges, rows),
         )
 
 

@@ -66,7 +66,14 @@ def place_seeds(
     if before:
         session.copy(ends[:before], session.upload(src))
     session.copy(ends[before : before + len(dst)], session.upload(dst))
-    if drawn:
+    now = graph.renamed(destination) if drawn else None
+    if now is not None:
+        # Of a relabelled graph the former ids are drawn, as on the CPU; their new ones are looked up there.
+        former = _native.draw_negatives(
+            len(src), seeds.negatives, graph.num_nodes[destination], key.seed, key.epoch, key.batch
+        )
+        session.copy(ends[before + len(dst) :], session.upload(now[former]))
+    elif drawn:
         session.launch(
             "draw_negatives", drawn, *random_key(key, 0, 0, NEGATIVES), np.int64(len(src)), np.int64(seeds.negatives),
             np.int64(graph.num_nodes[destination]), ends[before + len(dst) :],

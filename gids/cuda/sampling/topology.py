@@ -49,6 +49,7 @@ class PinnedTopology:
     def __init__(self, topology: Topology, session: Session):
         self.topology = topology
         self.relations: dict[EdgeType, PinnedRelation] = {}
+        self.origins: dict[str, HostArray] = {}
         try:
             self._pin(topology, session)
         except BaseException:
@@ -56,6 +57,8 @@ class PinnedTopology:
             raise
 
     def _pin(self, topology: Topology, session: Session) -> None:
+        for ntype, ids in topology.origins.items():
+            self.origins[ntype] = host_array(session, ids, f"original ids of {ntype}")
         for etype, relation in topology.relations.items():
             name = etype[1]
             indptr = _in_memory(relation.indptr, f"offsets of {name}")
@@ -73,6 +76,8 @@ class PinnedTopology:
 
     def close(self) -> None:
         """Unpin."""
+        for ids in self.origins.values():
+            ids.close()
         for relation in self.relations.values():
             for array in (relation.indptr, relation.indices, relation.edge_ids, relation.weights):
                 if array is not None:

@@ -1,6 +1,5 @@
-// Numbering against the bulk passes of kernels/unique.cuh, the ordered pipeline, hot lists, and whole samples in
-// parallel; the sanitizer builds look for races and bad accesses in all of them.
-#include <doctest/doctest.h>
+// Numbering against the bulk passes of kernels/unique.cuh, the ordered pipeline, and whole samples in parallel;
+// the sanitizer builds look for races and bad accesses in all of them.
 
 #include <algorithm>
 #include <cmath>
@@ -144,7 +143,7 @@ TEST_CASE("samples do not depend on threads, nor on other samples that run at on
     const NeighborOptions options{{{10}, {10}, {5}}};
     const auto seeds = random_ids(200, 3000, 3);
     const auto sample = [&](uint64_t batch, ThreadPool* pool) {
-        return flatten(sample_neighbors(graph.topology, options, {1, 2, batch}, {std::span(seeds)}, pool));
+        return flatten(sample_neighbors(graph.topology, options, {{1, 2, batch}, {std::span(seeds)}}, pool));
     };
     std::vector<std::vector<int64_t>> alone;
     for (uint64_t batch = 0; batch < 4; ++batch) alone.push_back(sample(batch, nullptr));
@@ -157,27 +156,6 @@ TEST_CASE("samples do not depend on threads, nor on other samples that run at on
         });
     for (auto& thread : threads) thread.join();
     for (const int count : same) CHECK(count == 3);
-}
-
-TEST_CASE("hot lists hold what was filled in, in any pieces") {
-    Graph graph(500, 30);
-    for (const bool wide : {false, true})
-        for (const size_t piece : {size_t{1}, size_t{7}, size_t{100000}}) {
-            const std::vector<int64_t> nodes{0, 3, 64, 65, 499};
-            HotLists lists(nodes, graph.indptr, wide);
-            const std::span<const int32_t> all(graph.indices);
-            for (size_t begin = 0; begin < all.size(); begin += piece)
-                lists.fill(static_cast<int64_t>(begin), all.subspan(begin, std::min(piece, all.size() - begin)));
-            for (int64_t node = 0; node < 500; ++node) {
-                CHECK(lists.contains(node) == (std::find(nodes.begin(), nodes.end(), node) != nodes.end()));
-                if (!lists.contains(node)) continue;
-                const int64_t first = graph.indptr[static_cast<size_t>(node)];
-                for (int64_t p = first; p < graph.indptr[static_cast<size_t>(node) + 1]; ++p)
-                    CHECK(lists.value(lists.start(node) + p - first) == graph.indices[static_cast<size_t>(p)]);
-            }
-        }
-    const std::vector<int64_t> unordered{3, 3};
-    CHECK_THROWS(HotLists(unordered, graph.indptr, false));
 }
 
 TEST_CASE("the logarithm is the logarithm") {

@@ -18,10 +18,11 @@ def test_quick_run_reports_every_bar(capsys, tmp_path):
     without_dgl = importlib.util.find_spec("dgl") is None
     assert report["results"].get("dgl") == ("not installed: no comparison" if without_dgl else None)
     times_dgl = 0 if without_dgl else 4
-    assert len(names) == len(set(names)) == 5 + times_dgl
+    assert len(names) == len(set(names)) == 13 + times_dgl
     assert sum("times DGL" in name for name in names) == times_dgl
     assert sum("2 threads over 1" in name for name in names) == 2
-    assert sum(name.startswith("disk") for name in names) == 3
+    assert sum(name.startswith("disk") for name in names) == 7
+    assert sum(name.startswith(("labor", "serve")) for name in names) == 4
     rates = {rate["name"]: rate for rate in report["results"]["rates"]}
     assert all(rate["median"] > 0 for rate in rates.values())
     assert report["results"]["disk"]["errors"] == 0

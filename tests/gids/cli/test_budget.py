@@ -1,9 +1,11 @@
-"""``gids budget``: a split with its reasons, in words and as JSON; fixed numbers are kept; too little is refused."""
+"""``gids budget``: what the loader itself would choose, in words and as JSON; fixed numbers are kept; too little is refused."""
 
 import json
+import re
 
 import pytest
 
+import gids
 from gids import generate
 from gids.cli import main
 
@@ -16,31 +18,55 @@ def path(tmp_path_factory):
 
 
 def arguments(path, budget, *more):
-    return ["budget", path, "--budget", budget, "--batch-size", "50", "--fanouts", "4", "4", "--batches", "16", *more]
+    return ["budget", path, "--budget", budget, "--batch-size", "50", "--fanouts", "4", "4", *more]
+
+
+def printed_division(capsys, *command):
+    assert main([*command, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
 
 
 def test_says_what_and_why(path, capsys):
-    assert main(arguments(path, "3MiB")) == 0
+    assert main(arguments(path, "4MiB")) == 0
     printed = capsys.readouterr().out
-    for word in ("budget 3.0 MiB", "batches in a group", "batches of window", "host buffer", "gids.Loader(..., cache="):
+    for word in ("4.0 MiB", "batches a group", "window", "groups share reads", "prefetch", "host buffer"):
         assert word in printed
 
 
 @pytest.mark.parametrize("rank", ["pagerank", "degree", "counted"])
-def test_json_and_fixed_numbers(path, capsys, rank):
-    assert main(arguments(path, "3MiB", "--json", "--window", "2", "--host", "0", "--rank", rank)) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert result["total"] <= result["budget"] == 3 << 20
-    assert result["loader"]["window"] == 2
-    assert result["loader"]["host_buffer"] == 0
-    assert result["tables"]["_N feat"]["cache_rows"] > 0
+def test_it_prints_what_the_loader_chooses(path, capsys, rank):
+    printed = printed_division(capsys, *arguments(path, "4MiB", "--window", "2", "--host-rank", rank))
+    memory = gids.MemoryOptions(host_rank=rank)
+    chosen = {"fanouts": [4, 4], "batch_size": 50, "budget": "4MiB", "memory": memory}
+    with gids.Loader(path, "train", **chosen, pipeline=gids.PipelineOptions(window=2)) as loader:
+        loader.prepare()
+        division = loader._runtime.division
+    assert printed == json.loads(json.dumps(division.as_dict()))
+    assert printed["window"] == 2
 
 
-def test_too_little_says_the_minimum(path, capsys):
-    assert main(arguments(path, "1MiB")) == 1
-    assert "budget must be at least" in capsys.readouterr().err
+def test_fixed_memory_is_kept(path, capsys):
+    printed = printed_division(capsys, *arguments(path, "4MiB", "--host-buffer", "0", "--cache", "64KiB"))
+    parts = printed["allotment"]
+    assert parts["host_buffer"] == 0
+    assert 0 < parts["cache"] <= 64 << 10
+
+
+def test_too_little_says_the_minimum_that_then_works(path, capsys):
+    assert main(arguments(path, "512KiB")) == 1
+    said = capsys.readouterr().err
+    assert "budget must be at least" in said
+    least = re.search(r"\((\d+) bytes\)", said)[1]
+    assert main(arguments(path, least)) == 0
 
 
 def test_unknown_split(path, capsys):
-    assert main(arguments(path, "3MiB", "--split", "nothing")) == 1
-    assert "split" in capsys.readouterr().err
+    assert main(arguments(path, "4MiB", "--seeds", "nothing")) == 1
+    assert "seeds must be one of the splits" in capsys.readouterr().err
+
+
+def test_the_papers_setting_fits_a_device_of_40_gb(capsys):
+    described = ["budget", "--rows", "269M", "--dim", "1024", "--batch-rows", "1M", "--cache", "8GiB"]
+    printed = printed_division(capsys, *described, "--budget", "64GiB", "--device-memory", "40GB")
+    assert printed["allotment"]["cache"] == pytest.approx(8 << 30, rel=0.01)
+    assert printed["allotment"]["budget"] <= 40_000_000_000

@@ -58,7 +58,8 @@ def test_selftest_on_the_stand_in_and_the_status_table(tmp_path):
         "GIDS_STANDIN_KERNELS": str(load(ROOT / "tests" / "kernels" / "simt" / "runner.py").build()),
         "GIDS_CACHE_DIR": str(ROOT / "build" / "cache"),
     }
-    command = [sys.executable, "-m", "gids", "selftest", "--device", "cuda", "--evidence"]
+    gids = ROOT / "tests" / "standin" / "fake_torch.py"  # gids, with the calls of torch.cuda that it makes
+    command = [sys.executable, gids, "selftest", "--device", "cuda", "--evidence"]
     evidence = ROOT / "build" / "evidence"
     result = subprocess.run([*command, evidence], env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -80,10 +81,32 @@ def test_one_failed_check_fails_the_selftest(monkeypatch, capsys):
 
     results = [Result("a", True, "fine", (), 0.1), Result("b", None, "not run: why", (), 0.0)]
     monkeypatch.setattr("gids.cuda.selftest.run_selftest", lambda *_: ("some GPU", results))
+    monkeypatch.setattr("gids.cuda.interop.torch_ordinal", lambda _: 0)  # this process has no driver to ask
     assert main(["selftest"]) == 0
     results.append(Result("c", False, "wrong", (), 0.1))
     assert main(["selftest"]) == 1
     assert "FAILED" in capsys.readouterr().out
+
+
+def test_a_report_is_two_files(monkeypatch, tmp_path, capsys):
+    from gids.bench.cuda_engines import Speed
+    from gids.cuda.selftest import Result
+
+    results = [Result("a <b>", True, "fine", (), 0.1), Result("c", False, "wrong & late", (), 0.1)]
+    monkeypatch.setattr("gids.cuda.selftest.run_selftest", lambda *_: ("some GPU", results))
+    monkeypatch.setattr("gids.cuda.interop.torch_ordinal", lambda _: 0)  # this process has no driver to ask
+    speeds = [Speed("uring", 1234567.8, "how"), Speed("gds", None, "kvikio is not installed")]
+    monkeypatch.setattr("gids.bench.cuda_engines.measure_engines", lambda *_, **__: speeds)
+    assert main(["selftest", "--report", str(tmp_path / "r")]) == 1
+    assert "nothing is sent anywhere" in capsys.readouterr().out.replace("\n", " ")
+    record = json.loads((tmp_path / "r" / "selftest.json").read_text())
+    assert record["speeds"][0]["rows_per_second"] == 1234567.8
+    assert {"io_uring", "GPUDirect Storage"} <= {finding["name"] for finding in record["machine"]}
+    page = (tmp_path / "r" / "selftest.html").read_text()
+    assert "a &lt;b&gt;" in page
+    assert "<td class='no'>FAILED</td>" in page
+    assert "<td>1,234,568</td>" in page
+    assert "<td>not run</td>" in page
 
 
 def test_status_cells_come_from_evidence(tmp_path):
@@ -96,14 +119,16 @@ def test_status_cells_come_from_evidence(tmp_path):
         table = status.status_table(cubins, tmp_path)
         return next(line for line in table.splitlines() if "Philox" in line).split(" | ")[1:]
 
-    assert row() == ["1 kernel, 1 of 7 architectures", "not run", "not run", "not run |"]
+    assert row() == ["1 kernel, 1 of 7 architectures", "not run", "not run", "not run", "not run |"]
     (tmp_path / "lanes-plain-gw0.json").write_text('["random_blocks"]')
     assert row()[1] == "equal to the CPU"
     (tmp_path / "lanes-thread-main.json").write_text('["random_blocks"]')
     assert row()[1] == "equal to the CPU, no race under TSan"
+    (tmp_path / "lanes-ptx-main.json").write_text('["random_blocks"]')
+    assert row()[2] == "equal to the CPU, no race"
     check = {"name": "kernels: random numbers", "passed": False}
     (tmp_path / "selftest-standin.json").write_text(json.dumps({"results": [check]}))
-    assert row()[2:] == ["**failed**", "not run |"]
+    assert row()[3:] == ["**failed**", "not run |"]
 
 
 def test_the_table_goes_between_its_markers():

@@ -56,7 +56,7 @@ import sys, gids
 from gids.generate import communities
 dataset = communities(sys.argv[1], num_nodes=200, dim=4, train=0.5)
 try:
-    list(gids.Loader(dataset, split="train", fanouts=[2], device="cuda"))
+    list(gids.Loader(dataset, "train", fanouts=[2], device="cuda"))
 except gids.DeviceError as error:
     print("DeviceError:", error)
 """
@@ -73,10 +73,90 @@ def test_no_driver(tmp_path):
     assert "DeviceError: device='cuda:0' needs a GPU and its driver" in result.stdout, result.stderr[-2000:]
 
 
+TOUCH = """
+import ctypes, faulthandler
+faulthandler.enable()
+from gids.cuda.passes import full
+from gids.cuda.session import CudaSession, open_device
+session = CudaSession(open_device())
+array = full(session, 8, 3)
+session.synchronize()
+print(hex(array.pointer), flush=True)
+ctypes.string_at(array.pointer, 8)
+"""
+
+
+def test_device_memory_touched_by_host_code(environment):
+    result = run(environment, sys.executable, "-c", TOUCH)
+    assert result.returncode == -11, result.stderr[-2000:]
+    assert f"host code touched device memory at {result.stdout.strip()} (byte 0 of device 0)" in result.stderr
+    assert "in string_at" in result.stderr  # and Python says where
+
+
+def test_an_integrated_device_shares_its_memory(environment):
+    result = run(environment, sys.executable, "-c", TOUCH, GIDS_STANDIN_FORGIVE="integrated")
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
+SPIN = """
+import numpy as np
+from gids._native import NvmeStubDrive
+from gids.cuda.pages import RegisteredPages
+from gids.cuda.session import CudaSession, open_device
+from gids.cuda.nvme_queues import READ
+session = CudaSession(open_device())
+stub = NvmeStubDrive(64, 40, 1 << 20)
+pages = [RegisteredPages(session.device, address, size) for address, size in stub.regions()]
+stub.stop()  # nobody answers any more
+reads = np.zeros(4, READ)
+reads["blocks"], reads["bytes"], reads["nsid"] = 1, 512, 1
+results, unsettled = session.empty(4, np.uint32), session.empty(1, np.uint32)
+session.fill(results, 0)
+session.fill(unsettled, 0)
+arguments = (np.uint64(stub.refs), session.upload(reads.view(np.uint8)), results, np.uint32(4), np.uint64(600e9))
+session.launch("nvme_submit", 1, *arguments, lanes=32)
+session.launch("nvme_poll", 1, *arguments, unsettled, lanes=32)
+try:
+    session.synchronize()
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_host_that_waits_for_a_kernel_which_spins_for_it(environment):
+    result = run(environment, sys.executable, "-c", SPIN, GIDS_STANDIN_PATIENCE_MS="300")
+    assert "DeviceError" in result.stdout, result.stderr[-2000:]
+    assert "LAUNCH_TIMEOUT" in result.stdout
+    assert (
+        "cuStreamSynchronize waits on the host for a stream on which kernel nvme_poll has been running for more than "
+        "300 ms" in result.stderr
+    )
+
+
+def test_a_driver_that_is_too_old(environment, tmp_path):
+    result = run(environment, sys.executable, "-c", LOAD, str(tmp_path / "g"), GIDS_STANDIN_DRIVER="12040")
+    assert "DeviceError: NVIDIA's driver must be for CUDA 13 or later (it is for CUDA 12.4)" in result.stdout
+    assert "gids[cuda12]" in result.stdout
+
+
+@pytest.mark.long
+@pytest.mark.xdist_group("standin")
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_any_order_that_streams_and_events_allow(environment, seed):
+    case = Path(__file__).parent / "standin" / "case_loader.py"
+    result = run(
+        environment, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "python_files=case_*.py",
+        str(case), GIDS_STANDIN_SEED=str(seed), GIDS_CASES_POOLED=str(seed % 2),
+    )  # fmt: skip
+    assert result.returncode == 0, f"{result.stdout[-6000:]}\n{result.stderr[-3000:]}"
+
+
 def test_the_stand_in_sees_a_write_outside_an_allocation(environment):
     code = """
 import numpy as np
+from gids.cuda.blocks import BlockPool
 from gids.cuda.session import CudaSession, open_device
+BlockPool.keeps = False
 session = CudaSession(open_device())
 array = session.empty(8, np.int64)
 session.launch("set_values", 9, np.int64(1), np.int64(9), array)

@@ -28,6 +28,7 @@ def write_dataset(graph: Any, path: Path) -> Dataset:
                     writer.add_features(graph.nodes[ntype].data[name], ntype, name)
             if "label" in graph.nodes[ntype].data:
                 writer.add_labels(graph.nodes[ntype].data["label"], ntype)
+                writer.add_split("train", torch.arange(0, graph.num_nodes(ntype), 2), ntype)
         for etype in graph.canonical_etypes:
             indptr, indices, edge_ids = graph.adj_tensors("csc", etype=etype)
             writer.add_csc(indptr, indices, etype, edge_ids=edge_ids)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import itertools
+import pickle
 import threading
 import warnings
 from collections.abc import Iterator
@@ -18,16 +21,23 @@ pytest.importorskip("dgl", reason=NO_DGL)
 
 import dgl
 
+import gids
 from gids.dataset import Dataset
-from gids.dgl import DataLoader, NeighborSampler, Options
+from gids.dgl import (
+    DataLoader,
+    MultiLayerFullNeighborSampler,
+    MultiLayerNeighborSampler,
+    NeighborSampler,
+    as_edge_prediction_sampler,
+)
 from gids.dgl.requests import collect, graphs_in
-from gids.errors import ConfigError
+from gids.errors import ConfigError, GidsError
 from gids.sampling import LadiesSampler, ShadowSampler
 from gids.sampling import NeighborSampler as PlainNeighborSampler
 
 pytestmark = pytest.mark.filterwarnings("ignore:Dataloader CPU affinity:dgl.base.DGLWarning")
 
-SMALL = {"budget": "64MiB", "window": 3, "max_group": 3, "threads": 1}
+SMALL = {"budget": "64MiB", "pipeline": gids.PipelineOptions(window=3, sweep_batches=3, threads=1)}
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +94,7 @@ def assert_same(full: Any, bare: Any, dataset: Dataset, indices: Any, make_sampl
     expected = epochs(dgl.dataloading.DataLoader(full, indices, make_sampler(), **kwargs), count)
     for graph in (full, bare):
         reseed()
-        loader = DataLoader(graph, indices, make_sampler(), gids=Options(dataset, **SMALL), **kwargs)
+        loader = DataLoader(graph, indices, make_sampler(), gids=dataset, **SMALL, **kwargs)
         got = epochs(loader, count)
         if graph is full:
             assert got == expected
@@ -95,7 +105,7 @@ def assert_same(full: Any, bare: Any, dataset: Dataset, indices: Any, make_sampl
                 len(places) for places in collect(make_sampler().sample(full, few), lambda _: True).places.values()
             )
             assert sum(len(c.keys() - {dgl.NID}) for c in got[0][0] if isinstance(c, dict) and dgl.NID in c) >= lazy
-        assert sum(table.requests for table in loader.stats().values()) > 0
+        assert sum(table.requests for table in loader.stats().tables.values()) > 0
         loader.close()
 
 
@@ -201,15 +211,13 @@ def test_a_path_turns_it_on_and_the_graph_may_keep_its_columns(homogeneous: Any,
         assert torch.equal(blocks[0].srcdata["feat"], homogeneous.ndata["feat"][input_nodes])
         assert torch.equal(blocks[-1].dstdata["label"], output_nodes % 6)
     assert len(loader) == 4
-    assert list(loader.stats()) == ["_N/feat"]
+    assert list(loader.stats().tables) == ["_N/feat"]
     loader.close()
 
 
 def test_no_dgl_graph_is_needed(heterogeneous: Any, heterogeneous_dataset: Dataset) -> None:
     sampler = PlainNeighborSampler([3, 3], edge_ids=True)
-    loader = DataLoader(
-        heterogeneous_dataset, {"paper": torch.arange(100)}, sampler, batch_size=32, gids=Options(heterogeneous_dataset)
-    )
+    loader = DataLoader(heterogeneous_dataset, {"paper": torch.arange(100)}, sampler, batch_size=32)
     count = 0
     for input_nodes, output_nodes, blocks in loader:
         for ntype in ("paper", "author"):
@@ -227,9 +235,7 @@ def test_no_dgl_graph_is_needed(heterogeneous: Any, heterogeneous_dataset: Datas
 def test_leaving_early_starting_again_and_two_at_once(bare_homogeneous: Any, homogeneous_dataset: Dataset) -> None:
     def make() -> DataLoader:
         sampler = NeighborSampler([3], prefetch_node_feats=["feat"])
-        return DataLoader(
-            bare_homogeneous, torch.arange(400), sampler, batch_size=8, gids=Options(homogeneous_dataset, **SMALL)
-        )
+        return DataLoader(bare_homogeneous, torch.arange(400), sampler, batch_size=8, gids=homogeneous_dataset, **SMALL)
 
     loader = make()
     for number, (input_nodes, _, blocks) in enumerate(loader):
@@ -260,9 +266,7 @@ def test_an_error_in_the_sampler_reaches_the_loop(bare_homogeneous: Any, homogen
             return super().sample(*args, **kwargs)
 
     sampler = Broken([3], prefetch_node_feats=["feat"])
-    loader = DataLoader(
-        bare_homogeneous, torch.arange(400), sampler, batch_size=8, gids=Options(homogeneous_dataset, **SMALL)
-    )
+    loader = DataLoader(bare_homogeneous, torch.arange(400), sampler, batch_size=8, gids=homogeneous_dataset, **SMALL)
     with pytest.raises(RuntimeError, match="the sampler broke"):
         list(loader)
     assert len(list(loader)) == 50
@@ -275,31 +279,322 @@ def test_a_graph_of_another_size_is_refused(heterogeneous_dataset: Dataset) -> N
         DataLoader(graph, torch.tensor([0]), dgl.dataloading.NeighborSampler([1]), gids=heterogeneous_dataset)
 
 
-def test_a_budget_too_small_says_the_minimum(bare_homogeneous: Any, homogeneous_dataset: Dataset) -> None:
-    sampler = dgl.dataloading.NeighborSampler([3], prefetch_node_feats=["feat"])
-    loader = DataLoader(
-        bare_homogeneous, torch.arange(64), sampler, batch_size=8, gids=Options(homogeneous_dataset, budget="1KiB")
-    )
-    with pytest.raises(ConfigError, match="budget must be at least"):
-        next(iter(loader))
+@pytest.mark.parametrize("kind", ["dgl", "gids", "dgl edges", "dgl with a state"])
+def test_a_budget_too_small_says_the_minimum(bare_homogeneous: Any, homogeneous_dataset: Dataset, kind: str) -> None:
+    sampler: Any = {
+        "dgl": dgl.dataloading.NeighborSampler,
+        "gids": NeighborSampler,
+        "dgl edges": dgl.dataloading.NeighborSampler,
+        "dgl with a state": dgl.dataloading.LaborSampler,
+    }[kind]([3], prefetch_node_feats=["feat"])
+    if kind == "dgl edges":
+        negatives = dgl.dataloading.negative_sampler.Uniform(2)
+        sampler = dgl.dataloading.as_edge_prediction_sampler(sampler, negative_sampler=negatives)
+    chosen = {"batch_size": 8, "gids": homogeneous_dataset, "budget": "1KiB"}
+    if kind == "dgl with a state":
+        late = DataLoader(bare_homogeneous, torch.arange(64), sampler, **chosen)
+        with pytest.raises(ConfigError, match="budget must be at least"):
+            next(iter(late))
+    else:
+        with pytest.raises(ConfigError, match="budget must be at least"):
+            DataLoader(bare_homogeneous, torch.arange(64), sampler, **chosen)
 
 
-def test_a_sampler_that_asks_for_nothing_is_pointed_out(bare_homogeneous: Any, homogeneous_dataset: Dataset) -> None:
-    loader = DataLoader(
-        bare_homogeneous, torch.arange(64), dgl.dataloading.NeighborSampler([3]), batch_size=8, gids=homogeneous_dataset
-    )
-    with pytest.warns(UserWarning, match=r"prefetches none of the dataset's features \(extra, feat\)"):
+@pytest.mark.parametrize("make", [dgl.dataloading.NeighborSampler, NeighborSampler], ids=["dgl", "gids"])
+def test_a_sampler_that_asks_for_nothing_is_told_what_to_add(
+    homogeneous: Any, bare_homogeneous: Any, homogeneous_dataset: Dataset, make: Any
+) -> None:
+    message = r"prefetch_node_feats=\['extra', 'feat'\], prefetch_labels=\['label'\], prefetch_edge_feats=\['feat'\]"
+    with pytest.raises(ConfigError, match=message):
+        iter(DataLoader(bare_homogeneous, torch.arange(64), make([3]), batch_size=8, gids=homogeneous_dataset))
+
+    def begin() -> DataLoader:
+        loader = DataLoader(homogeneous, torch.arange(64), make([3]), batch_size=8, gids=homogeneous_dataset)
         list(loader)
+        return loader
+
+    with pytest.warns(UserWarning, match=message):  # the graph has them in memory: nothing is missing
+        loader = begin()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         list(loader)
     loader.close()
 
 
+def seeds_of(loader: DataLoader) -> Any:
+    with loader:
+        parts = [output for _, output, _ in loader]
+    if isinstance(parts[0], dict):
+        types = {ntype for part in parts for ntype in part}
+        return {t: torch.cat([part[t] for part in parts if t in part]).tolist() for t in sorted(types)}
+    return torch.cat(parts).tolist()
+
+
+@pytest.mark.parametrize("make", [dgl.dataloading.NeighborSampler, NeighborSampler], ids=["dgl", "gids"])
+@pytest.mark.parametrize(
+    ("indices", "expected"),
+    [
+        ("train", list(range(0, 1200, 2))),
+        (torch.arange(1200) < 3, [0, 1, 2]),
+        (np.array([4, 2]), [4, 2]),
+        ([4, 2], [4, 2]),
+        (torch.tensor([4, 2], dtype=torch.int32), [4, 2]),
+        (("_N", "train"), list(range(0, 1200, 2))),
+        ({"_N": torch.tensor([7])}, [7]),
+        (None, list(range(1200))),
+    ],
+    ids=["split", "mask", "array", "list", "int32", "type and split", "mapping", "none"],
+)
+def test_what_indices_mean(
+    bare_homogeneous: Any, homogeneous_dataset: Dataset, make: Any, indices: Any, expected: list[int]
+) -> None:
+    sampler = make([1], prefetch_node_feats=["feat"])
+    assert (
+        seeds_of(DataLoader(bare_homogeneous, indices, sampler, batch_size=400, gids=homogeneous_dataset)) == expected
+    )
+
+
+def test_what_indices_mean_on_a_heterograph(bare_heterogeneous: Any, heterogeneous_dataset: Dataset) -> None:
+    def seeds(indices: Any, graph: Any = bare_heterogeneous) -> Any:
+        sampler = NeighborSampler([1], prefetch_node_feats={"paper": ["feat"]})
+        return seeds_of(DataLoader(graph, indices, sampler, batch_size=300, gids=heterogeneous_dataset))
+
+    assert seeds(("paper", torch.arange(600) < 2)) == {"paper": [0, 1]}
+    assert seeds(("author", None), heterogeneous_dataset) == {"author": list(range(300))}
+    assert seeds(None) == {"author": list(range(300)), "paper": list(range(600))}
+    with pytest.raises(ConfigError, match="indices must be given by node type"):
+        seeds(torch.tensor([1]))
+    with pytest.raises(ConfigError, match=r"indices must be in \[0, 300\)"):
+        seeds({"author": [300]})
+
+
+def test_edges_may_be_named_by_masks_or_not_at_all(bare_homogeneous: Any, homogeneous_dataset: Dataset) -> None:
+    def count(indices: Any) -> int:
+        sampler = as_edge_prediction_sampler(NeighborSampler([1], prefetch_node_feats=["feat"]))
+        with DataLoader(bare_homogeneous, indices, sampler, batch_size=3000, gids=homogeneous_dataset) as loader:
+            return sum(pairs.num_edges() for _, pairs, _ in loader)
+
+    assert count(torch.arange(9000) % 3 == 0) == 3000
+    assert count(None) == 9000
+    with pytest.raises(ConfigError, match="splits have nodes"):
+        count("train")
+    with pytest.raises(ConfigError, match=r"must be in \[0, 9000\)"):
+        count([9000])
+
+
+DIGESTS = {
+    "ours": [["b3e32153c77e", "c9a138aa0a6c"], ["39060d20f328", "f36e67fa1bbf"], ["2ae350ffc6e9", "c8d9293497bd"]],
+    "ours hetero": [
+        ["744608edf2b5", "ad81be358313"],
+        ["f80db289a78c", "a6201d14ce79"],
+        ["0775b6733b89", "fd1108d56fe4"],
+    ],
+    "dataset hetero": [
+        ["418386996a66", "3f2ab2f70aaf"],
+        ["771af0e30965", "4836d39827ca"],
+        ["23212b05ffd6", "d3d63d71cc5d"],
+    ],
+    "shadow": [["51b612eeadf3", "156e246bcf22"], ["92bf0f590783", "48a66185ca9f"], ["386791ba668b", "27f00d115a8b"]],
+    "dgl": [["4aae7798b46b", "2ace4b3ce6c8"], ["9db22045f98e", "0981f9bc64ed"], ["c2a040ea6412", "a37c9048f9c0"]],
+}
+
+
+def digest(batch: Any) -> str:
+    """Everything that is in a batch."""
+    found = hashlib.sha256()
+
+    def put(name: str, value: torch.Tensor) -> None:
+        found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode() + value.contiguous().numpy().tobytes())
+
+    for item in batch[:2]:
+        by_type = item if isinstance(item, dict) else {"": item} if isinstance(item, torch.Tensor) else {}
+        for ntype, ids in sorted(by_type.items()):
+            put(ntype, ids)
+    for graph in graphs_in(list(batch)):
+        for etype in graph.canonical_etypes:
+            for ends in graph.edges(etype=etype, order="eid"):
+                put(str(etype), ends)
+        for frame in (*graph._node_frames, *graph._edge_frames):
+            for name in sorted(frame.keys()):
+                put(name, frame[name])
+    return found.hexdigest()[:12]
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_batches_are_those_of_the_machine_before_this_one(
+    homogeneous: Any, heterogeneous: Any, homogeneous_dataset: Dataset, heterogeneous_dataset: Dataset, name: str
+) -> None:
+    """Digests were taken with gids/external.py, at commit 5c13bb2."""
+    by_type = {
+        "prefetch_node_feats": {"paper": ["feat"], "author": ["feat"]},
+        "prefetch_labels": {"paper": ["label"]},
+        "prefetch_edge_feats": {("paper", "cites", "paper"): ["feat"]},
+    }
+    papers, every_fifth = {"paper": torch.arange(0, 600, 4)}, torch.arange(0, 1200, 5)
+    cases: dict[str, Any] = {
+        "ours": (homogeneous, every_fifth, NeighborSampler([4, 3], seed=3, **NODE_PREFETCH)),
+        "ours hetero": (heterogeneous, papers, NeighborSampler([3, 3], seed=1, **by_type)),
+        "dataset hetero": (
+            heterogeneous_dataset,
+            papers | {"author": torch.arange(20)},
+            PlainNeighborSampler([3, 3], edge_ids=True),
+        ),
+        "shadow": (homogeneous_dataset, torch.arange(100), ShadowSampler([3, 3])),
+        "dgl": (homogeneous, every_fifth, dgl.dataloading.NeighborSampler([4, 3], **NODE_PREFETCH)),
+    }
+    dataset = heterogeneous_dataset if "hetero" in name else homogeneous_dataset
+    reseed()
+    with DataLoader(*cases[name], batch_size=32, shuffle=True, gids=dataset, budget="64MiB") as loader:
+        assert [[digest(batch) for batch in loader][:2] for _ in range(3)] == DIGESTS[name]
+
+
+@pytest.mark.parametrize("from_graph", [True, False])
+def test_an_epoch_resumes(bare_homogeneous: Any, homogeneous_dataset: Dataset, from_graph: bool) -> None:
+    def make(**changes: Any) -> DataLoader:
+        graph = bare_homogeneous if from_graph else homogeneous_dataset
+        chosen = {"batch_size": 32, "shuffle": True, "gids": homogeneous_dataset, "budget": "64MiB"} | changes
+        return DataLoader(graph, "train", NeighborSampler([3, 2], **NODE_PREFETCH), **chosen)
+
+    reseed()
+    with make() as whole:
+        list(whole)
+        expected = [digest(batch) for batch in whole]
+    reseed()
+    with make() as first:
+        list(first)
+        got = [digest(batch) for batch in itertools.islice(first, 7)]
+        state = pickle.loads(pickle.dumps(first.state_dict()))
+    with make() as second:
+        second.load_state_dict(state)
+        assert second.epoch == 1
+        got += [digest(batch) for batch in second]
+    assert got == expected
+    with make(batch_size=16) as other, pytest.raises(ConfigError, match="batch_size must be 32"):
+        other.load_state_dict(state)
+
+
+def test_other_samplers_do_not_resume(bare_homogeneous: Any, homogeneous_dataset: Dataset) -> None:
+    sampler = dgl.dataloading.NeighborSampler([2], prefetch_node_feats=["feat"])
+    loader = DataLoader(bare_homogeneous, "train", sampler, gids=homogeneous_dataset)
+    with pytest.raises(ConfigError, match="an epoch resumes only with gids=, a sampler of gids"):
+        loader.state_dict()
+    loader.close()
+
+
+@pytest.mark.parametrize("make", [dgl.dataloading.NeighborSampler, NeighborSampler], ids=["dgl", "gids"])
+def test_stats_and_what_is_shown(bare_homogeneous: Any, homogeneous_dataset: Dataset, make: Any) -> None:
+    sampler = make([3], prefetch_node_feats=["feat"])
+    loader = DataLoader(bare_homogeneous, "train", sampler, batch_size=64, gids=homogeneous_dataset, budget="64MiB")
+    requested = sum(len(nodes) for nodes, _, _ in loader)
+    stats = loader.prepare().stats()
+    assert (stats.epochs, stats.batches, stats.seeds, stats.prepared) == (1, 10, 600, True)
+    table = stats.tables["_N/feat"]
+    assert table.requests == requested == table.cache + table.host + table.disk + table.duplicates
+    assert stats.memory is not None
+    assert stats.memory.budget == 64 << 20
+    path = str(homogeneous_dataset.path)
+    assert repr(loader) == f"DataLoader(10 batches of 64, NeighborSampler, gids={path!r})"
+    assert "<table>" in loader._repr_html_()
+    assert list(loader.notes) == ["_N/feat"]
+    loader.reset_stats()
+    assert loader.stats().batches == 0
+    iterator = iter(loader)
+    loader.close()
+    with pytest.raises(GidsError, match="the loader was closed"):
+        next(iterator)
+    with pytest.raises(GidsError, match="the loader is closed"):
+        iter(loader)
+
+
+def test_one_epoch_is_enough_to_learn_from(bare_homogeneous: Any, homogeneous_dataset: Dataset) -> None:
+    """DGL's sampler cannot be asked for batches: those of the first epoch are observed, then the cache opens."""
+    sampler = dgl.dataloading.NeighborSampler([3], prefetch_node_feats=["feat"])
+    chosen = {"batch_size": 64, "gids": homogeneous_dataset, "budget": "64MiB"}
+    memory = gids.MemoryOptions(cache="8KiB", host_rank="degree")
+    with DataLoader(bare_homogeneous, "train", sampler, memory=memory, **chosen) as loader:
+        loader.prepare()  # nothing to wait for yet
+        assert not loader.stats().prepared
+        list(loader)
+        assert loader.prepare().stats().prepared
+        loader.reset_stats()
+        list(loader)
+        (table,) = loader.stats().tables.values()
+        assert table.cache + table.host > 0
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        (
+            {"gpu_cache": {"node": {"feat": 10}}},
+            r"gpu_cache must not be given with gids=: memory=MemoryOptions\(cache=",
+        ),
+        ({"collate_fn": list}, "collate_fn must not be given with gids="),
+        ({"sampler": [1]}, "sampler must not be given with gids=: indices="),
+        ({"batch_sampler": [[1]]}, "batch_sampler must not be given with gids="),
+        ({"pin_memory": True}, "pin_memory must not be given with gids=: pin_prefetcher="),
+        (
+            {"memory": gids.MemoryOptions(topology="disk")},
+            "topology 'disk' needs the dataset in the place of the graph",
+        ),
+    ],
+)
+def test_refused_keywords(bare_homogeneous: Any, homogeneous_dataset: Dataset, keywords: Any, message: str) -> None:
+    sampler = NeighborSampler([2], prefetch_node_feats=["feat"])
+    with pytest.raises(ConfigError, match=message):
+        DataLoader(bare_homogeneous, "train", sampler, gids=homogeneous_dataset, **keywords)
+
+
+def test_every_keyword_of_dgl_is_known() -> None:
+    theirs = [name for name in inspect.signature(dgl.dataloading.DataLoader).parameters if name != "kwargs"]
+    assert list(inspect.signature(DataLoader).parameters)[: len(theirs)] == theirs
+    samplers = inspect.signature(dgl.dataloading.NeighborSampler).parameters
+    assert list(inspect.signature(NeighborSampler).parameters)[: len(samplers)] == list(samplers)
+
+
+def test_the_graph_may_stay_on_disk(homogeneous: Any, homogeneous_dataset: Dataset) -> None:
+    def batches(topology: str) -> list[str]:
+        memory = gids.MemoryOptions(topology=topology, topology_budget="4MiB")
+        sampler = NeighborSampler([3, 2], seed=5, **NODE_PREFETCH)
+        with DataLoader(homogeneous_dataset, "train", sampler, batch_size=100, memory=memory) as loader:
+            return [digest(batch) for batch in loader]
+
+    assert batches("disk") == batches("memory")
+
+
+def test_a_dgl_sampler_needs_a_dgl_graph(homogeneous_dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match=r"use gids.dgl.NeighborSampler, or give a DGL graph and gids="):
+        DataLoader(homogeneous_dataset, "train", dgl.dataloading.NeighborSampler([2]))
+
+
+def test_a_graph_is_no_dataset(bare_homogeneous: Any) -> None:
+    with pytest.raises(ConfigError, match=r"got a dgl.DGLGraph\): call gids.convert"):
+        DataLoader(bare_homogeneous, "train", NeighborSampler([2]), gids=bare_homogeneous)
+
+
+def test_weights_of_edges_decide(bare_homogeneous: Any, homogeneous_dataset: Dataset) -> None:
+    graph = bare_homogeneous.local_var()
+    graph.edata["w"] = (torch.arange(9000) % 4 == 0).float()
+    for column in ({"prob": "w"}, {"mask": "w"}):
+        sampler = NeighborSampler([2], prefetch_node_feats=["feat"], **column)
+        with DataLoader(graph, "train", sampler, batch_size=200, gids=homogeneous_dataset) as loader:
+            ids = torch.cat([blocks[0].edata[dgl.EID] for _, _, blocks in loader])
+        assert len(ids) > 100
+        assert bool((ids % 4 == 0).all())
+
+
+def test_full_neighbourhoods(bare_homogeneous: Any, homogeneous_dataset: Dataset) -> None:
+    sampler = MultiLayerFullNeighborSampler(1, prefetch_node_feats=["feat"])
+    assert MultiLayerNeighborSampler is NeighborSampler
+    with DataLoader(bare_homogeneous, "train", sampler, batch_size=600, gids=homogeneous_dataset) as loader:
+        ((_, output, (block,)),) = loader
+    assert block.in_degrees().tolist() == bare_homogeneous.in_degrees(output).tolist()
+
+
 @pytest.mark.parametrize("sampler", [LadiesSampler([64, 32]), ShadowSampler([3, 3])], ids=["ladies", "shadow"])
 def test_other_samplers_of_gids(homogeneous: Any, homogeneous_dataset: Dataset, sampler: Any) -> None:
     loader = DataLoader(
-        homogeneous_dataset, torch.arange(100), sampler, batch_size=25, gids=Options(homogeneous_dataset, **SMALL)
+        homogeneous_dataset, torch.arange(100), sampler, batch_size=25, gids=homogeneous_dataset, **SMALL
     )
     for number, (input_nodes, output_nodes, blocks) in enumerate(loader):
         assert output_nodes.tolist() == list(range(25 * number, 25 * number + 25))

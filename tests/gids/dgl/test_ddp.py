@@ -24,7 +24,8 @@ ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import json, sys, warnings
 import dgl, dgl.nn, numpy, torch
-from gids.dgl import DataLoader, Options
+from gids import PipelineOptions
+from gids.dgl import DataLoader
 warnings.simplefilter("ignore")
 torch.distributed.init_process_group("gloo")
 rank = torch.distributed.get_rank()
@@ -32,7 +33,7 @@ rank = torch.distributed.get_rank()
 sampler = dgl.dataloading.NeighborSampler([3], prefetch_node_feats=["feat"], prefetch_labels=["label"])
 loader = DataLoader(
     graph, torch.arange(300), sampler, batch_size=16, shuffle=True, use_ddp=True, ddp_seed=3,
-    gids=Options(sys.argv[2], budget="64MiB", threads=1),
+    gids=sys.argv[2], budget="64MiB", pipeline=PipelineOptions(threads=1),
 )
 torch.manual_seed(0)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(7, 6))

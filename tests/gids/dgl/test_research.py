@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -38,14 +39,23 @@ def test_homogeneous(
     loader = GIDS_DGLDataLoader(
         bare_homogeneous, torch.arange(200), sampler, 32, 7, loader_settings, shuffle=True, drop_last=False
     )
+    assert loader.options.memory.policy == ("gids" if window else "random")
     seen = []
-    for input_nodes, seeds, blocks, feats in loader:
+    for input_nodes, seeds, blocks, feats in itertools.chain(loader, loader):
         assert torch.equal(feats, homogeneous.ndata["feat"][input_nodes])
         assert torch.equal(blocks[-1].dstdata[dgl.NID], seeds)
         assert ("feat" in blocks[0].srcdata) == bool(prefetch)
         seen.append(seeds)
-    assert torch.cat(seen).sort()[0].tolist() == list(range(200))
-    (table,) = loader.stats().values()
+    assert torch.cat(seen[:7]).sort()[0].tolist() == torch.cat(seen[7:]).sort()[0].tolist() == list(range(200))
+    loader.prepare()
+    (store,) = loader.stores.values()
+    assert store.planner.policy.name == ("gids" if window else "random")
+    assert store.host_buffer.index.rows.tolist() == list(range(500, 600))
+    tiers = loader._runtime.pipeline.tiers
+    assert tiers.group_batches * tiers.sweep_groups <= 1 or window
+    assert (tiers.accumulator.accesses == 827) == window
+    list(loader)
+    (table,) = loader.stats().tables.values()
     assert table.host > 0
     assert table.requests == table.cache + table.host + table.disk + table.duplicates
     loader.close()
@@ -82,10 +92,12 @@ def test_heterogeneous(heterogeneous: Any, bare_heterogeneous: Any, tmp_path_fac
         dataset, cache_dim=5, heterograph=True, heterograph_map={"author": 0, "paper": 300}, window_buffer=True
     )
     loader_settings.set_cpu_buffer(torch.tensor([0, 299, 300, 301]), 4)
-    assert {key[1]: rows.tolist() for key, rows in loader_settings.options().host_rows.items()} == {
+    scores = loader_settings.memory_options().host_rank
+    assert {ntype: score.nonzero().flatten().tolist() for ntype, score in scores.items()} == {
         "author": [0, 299],
         "paper": [0, 1],
     }
+    assert scores["author"][0] > scores["author"][299]
     sampler = dgl.dataloading.MultiLayerNeighborSampler([3, 3])
     loader = GIDS_DGLDataLoader(bare_heterogeneous, {"paper": torch.arange(120)}, sampler, 40, 5, loader_settings)
     for input_nodes, _, _, feats in loader:

@@ -14,6 +14,7 @@ import gids
 from gids import ConfigError, _native, generate
 from gids.dataset import verify
 from gids.dataset.rows import as_tensor, read_rows
+from gids.generate.communities import block_offsets
 from gids.generate.rmat import rmat_in_degrees
 
 
@@ -50,6 +51,57 @@ def test_communities_shape(tmp_path):
     assert torch.bincount(destination).max() > 30 * 10
     # Ids tell nothing: neighbours in a community are no nearer than others.
     assert abs(float((source - destination).abs().float().mean()) / 20_000 - 1 / 3) < 0.03
+
+
+def test_blocks_shape(tmp_path):
+    asked = {"num_nodes": 20_000, "degree": 10, "num_classes": 8, "dim": 4, "homophily": 0.6, "seed": 3}
+    dataset = generate.communities(tmp_path / "g", **asked, blocks=100, inside=0.7, block_ratio=3)
+    first = block_offsets(20_000, 100, 3.0)
+    sizes = np.diff(first)
+    assert first[0] == 0
+    assert first[-1] == 20_000
+    assert sizes.max() / sizes.min() == pytest.approx(3, abs=0.05)
+    graph = _native.Blocks(first, 8, 3, 10.0, 0.7, 0.6, 3)
+    block = np.empty(20_000, np.int64)
+    graph.blocks(0, block, _native.ThreadPool(1))
+    assert np.array_equal(np.bincount(block), sizes)
+    source, destination = edges_of(dataset)
+    assert abs(len(source) / 20_000 - 10) < 0.5
+    stays = (block[source] == block[destination]).mean()
+    assert abs(stays - (0.7 + 0.3 / 100)) < 0.01
+    labels = dataset.labels().numpy()
+    same = (labels[source] == labels[destination]).mean()
+    assert abs(same - (0.6 + 0.4 / 8)) < 0.01
+    # Classes are independent of blocks: every block has all of them, as evenly as its size allows.
+    counts = np.zeros((100, 8), np.int64)
+    np.add.at(counts, (block, labels), 1)
+    assert (counts.max(1) - counts.min(1)).max() <= 1
+    # Ids tell nothing about blocks.
+    assert abs(float((source - destination).abs().float().mean()) / 20_000 - 1 / 3) < 0.03
+    again = generate.communities(tmp_path / "h", **asked, blocks=100, inside=0.7, block_ratio=3, threads=1)
+    assert again.id == dataset.id
+
+
+def test_block_offsets_by_hand():
+    assert block_offsets(12, 3, 1.0).tolist() == [0, 4, 8, 12]
+    assert block_offsets(12, 3, 3.0).tolist() == [0, 2, 6, 12]  # weights 1, 2, 3
+    assert block_offsets(5, 1, 4.0).tolist() == [0, 5]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "rule"),
+    [
+        ({"blocks": 0}, "blocks must be in"),
+        ({"blocks": 2000}, "blocks must be in"),
+        ({"blocks": 900, "block_ratio": 100.0}, "leave every block a node"),
+        ({"blocks": 10, "block_ratio": 0.5}, "block_ratio must be at least 1"),
+        ({"blocks": 10, "inside": 1.5}, r"inside must be in \[0, 1\]"),
+    ],
+)
+def test_blocks_that_cannot_be(tmp_path, wrong, rule):
+    with pytest.raises(ConfigError, match=rule):
+        generate.communities(tmp_path / "g", num_nodes=1000, dim=2, **wrong)
+    assert not (tmp_path / "g").exists()
 
 
 def test_splits(tmp_path):

@@ -1,113 +1,11 @@
-"""A store over a tensor in memory, and the check that nothing of a loader is left behind."""
-
-import gc
-import threading
-import time
-from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
-from pathlib import Path
+"""A small graph with skewed degrees, its tables as tensors, a loader over it, and batches compared to the last bit."""
 
 import pytest
 import torch
 
 import gids
 from gids.dataset.rows import as_tensor, read_rows
-
-
-def gids_threads():
-    return sorted(t.name for t in threading.enumerate() if t.name.startswith("gids"))
-
-
-def open_files():
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-@pytest.fixture
-def nothing_left():
-    """Fail when a test leaves a thread or an open file of gids behind."""
-    resource_tracker.ensure_running()  # multiprocessing keeps it, and its pipe, for the life of the process
-    gc.collect()
-    files = open_files()
-    yield
-    gc.collect()
-    deadline = time.monotonic() + 30
-    while (gids_threads() or open_files() > files) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert gids_threads() == []
-    assert open_files() <= files
-
-
-@dataclass
-class MemoryPending:
-    batches: list
-    steps_left: int
-    cancelled: threading.Event = field(default_factory=threading.Event)
-
-    def cancel(self):
-        self.cancelled.set()
-
-
-@dataclass
-class MemoryStore:
-    """The Store protocol over a tensor, recording what it was asked and failing where told."""
-
-    table: torch.Tensor
-    delay_s: float = 0.0
-    fail_at_group: int = -1
-    groups: list = field(default_factory=list)
-    lookaheads: list = field(default_factory=list)
-    pendings: list = field(default_factory=list)
-    resets: int = 0
-    group_bytes: int = 1 << 30
-    under_way: int = 0
-    most_under_way: int = 0
-    rotation: int = 1
-    most_at_once: int = 0
-
-    def plan(self, batches, lookahead):
-        self.groups.append(len(batches))
-        self.lookaheads.append(len(lookahead))
-        return batches
-
-    def fits(self, plan):
-        return len([pending for pending in self.pendings if pending.steps_left]) < self.rotation
-
-    def begin(self, plan):
-        self.pendings.append(MemoryPending(plan, self.rotation))
-        self.most_at_once = max(self.most_at_once, len([p for p in self.pendings if p.steps_left]))
-        return self.pendings[-1]
-
-    def _starting(self):
-        return [pending for pending in self.pendings if pending.steps_left == self.rotation]
-
-    def step_bytes(self):
-        return sum(self.freed(pending) for pending in self._starting())
-
-    def step(self):
-        self.under_way += len(self._starting())
-        self.most_under_way = max(self.most_under_way, self.under_way)
-        for pending in self.pendings:
-            pending.steps_left = max(0, pending.steps_left - 1)
-
-    def underway(self, pending):
-        return not pending.steps_left
-
-    def freed(self, pending):
-        return sum(len(batch) for batch in pending.batches) * 8
-
-    def gather(self, pending, batch):
-        if pending.cancelled.wait(self.delay_s):
-            raise OSError("cancelled")
-        if len(self.groups) > self.fail_at_group >= 0 and pending is self.pendings[self.fail_at_group]:
-            raise OSError("the disk is broken")
-        assert self.underway(pending), "nothing is gathered before its reads have begun"
-        if batch == len(pending.batches) - 1:
-            self.under_way -= 1
-        return self.table[pending.batches[batch]]
-
-    def reset(self):
-        self.resets += 1
-
+from tests.loading import load
 
 NODES, DIM = 3000, 20
 
@@ -149,3 +47,23 @@ def memory(graph):
 
 def whole(table):
     return as_tensor(table, read_rows(table))
+
+
+def make(graph, **options):
+    """A loader over the training split of ``graph`` unless told otherwise."""
+    return load(graph, **({"seeds": "train", "fanouts": [4, 4], "batch_size": 64, "budget": "64MiB"} | options))
+
+
+def same(a, b):
+    """Whether two batches are equal to the last bit."""
+    assert len(a.blocks) == len(b.blocks)
+    for one, two in zip(a.blocks, b.blocks, strict=True):
+        assert one.num_src == two.num_src
+        assert all(torch.equal(one.indptr[e], two.indptr[e]) and torch.equal(one.src[e], two.src[e]) for e in one.src)
+    return (
+        torch.equal(a.seeds, b.seeds)
+        and torch.equal(a.input_nodes, b.input_nodes)
+        and torch.equal(a.x, b.x)
+        and torch.equal(a.y, b.y)
+        and (a.index, a.epoch) == (b.index, b.epoch)
+    )

@@ -18,8 +18,14 @@ def train(path, uneven):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     seen, counts = [], []
     with gids.Loader(
-        path, seeds=torch.arange(161), fanouts=[4, 4], batch_size=8, budget="64MiB", host_buffer="60KiB", uneven=uneven
-    ) as loader:
+        path,
+        torch.arange(161),
+        fanouts=[4, 4],
+        batch_size=8,
+        budget="64MiB",
+        order=gids.OrderOptions(uneven=uneven),
+        memory=gids.MemoryOptions(host_buffer="60KiB"),
+    ).prepare() as loader:
         for _ in range(2):
             epoch = []
             with model.join(enable=uneven == "join"):
@@ -31,9 +37,8 @@ def train(path, uneven):
                     epoch.append(batch.seeds[: batch.batch_size - batch.padding].tolist())
             seen.append([node for batch in epoch for node in batch])
             counts.append(len(epoch))
-        (store,) = loader._engine.table_set.stores.values()
-        host = {"filled": store.shared.filled_here, "inode": store.shared.path.stat().st_ino}
-        host["rows"] = loader.stats().tables["_N/feat"].host
+        maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/gids-" in line]
+        host = {"inodes": sorted({line[4] for line in maps}), "rows": loader.stats().tables["_N/feat"].host}
         dist.barrier()
     weights = [p.detach().flatten().tolist() for p in model.parameters()]
     return {"world": dist.get_world_size(), "seen": seen, "counts": counts, "host": host, "weights": weights}

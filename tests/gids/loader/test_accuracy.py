@@ -8,8 +8,7 @@ from torch import nn
 
 from gids.sampling import NeighborSampler, SampleKey, Topology
 
-from .conftest import DIM
-from .test_loader import make
+from .conftest import DIM, make
 
 
 class Sage(nn.Module):

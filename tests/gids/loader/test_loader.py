@@ -6,36 +6,14 @@ import pickle
 import pytest
 import torch
 
-import gids
 from gids.errors import ConfigError, GidsError
 from gids.sampling import NeighborSampler, SampleKey, Topology
 from gids.storage import StorageOptions
+from tests.resources import gids_threads
 
-from .conftest import DIM, gids_threads
+from .conftest import DIM, make, same
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-
-
-def make(graph, **options):
-    chosen = {"split": "train", "fanouts": [4, 4], "batch_size": 64, "budget": "64MiB"} | options
-    if "seeds" in chosen:
-        chosen.pop("split")
-    return gids.Loader(graph, **chosen)
-
-
-def same(a, b):
-    """Whether two batches are equal to the last bit."""
-    assert len(a.blocks) == len(b.blocks)
-    for one, two in zip(a.blocks, b.blocks, strict=True):
-        assert one.num_src == two.num_src
-        assert all(torch.equal(one.indptr[e], two.indptr[e]) and torch.equal(one.src[e], two.src[e]) for e in one.src)
-    return (
-        torch.equal(a.seeds, b.seeds)
-        and torch.equal(a.input_nodes, b.input_nodes)
-        and torch.equal(a.x, b.x)
-        and torch.equal(a.y, b.y)
-        and (a.index, a.epoch) == (b.index, b.epoch)
-    )
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +45,9 @@ def test_batches_are_the_samplers_with_the_tables_rows(graph, memory, reference)
         {"cache": 4000, "policy": "lru"},
         {"policy": "random", "window": 0},
         {"policy": "belady", "window": 100},
-        {"cache": "1MiB", "groups": "1MiB", "max_group": 1},
+        {"cache": "1MiB", "groups": "1MiB", "sweep_batches": 1},
         {"threads": 1, "prefetch": 1, "groups_in_flight": 1},
-        {"threads": 5, "max_group": 100},
+        {"threads": 5, "sweep_batches": 100},
         {"storage": "pread"},
         {"storage": StorageOptions(queue_depth=1, staging_bytes=1 << 20)},
     ],
@@ -89,6 +67,12 @@ def test_an_epoch_has_other_batches_and_can_be_repeated(graph, reference):
         assert all(same(a, b) for a, b in zip(loader, reference, strict=True))
         loader.set_epoch(1)
         assert all(same(a, b) for a, b in zip(loader, second, strict=True))
+
+
+@pytest.mark.parametrize("options", [{}, {"topology": "disk"}], ids=["memory", "disk"])
+def test_several_workers_deliver_in_order(graph, reference, options):
+    with make(graph, sample_workers=3, **options) as loader:
+        assert all(same(a, b) for a, b in zip(loader, reference, strict=True))
 
 
 def test_out_of_order_gives_the_same_batches(graph, reference):
@@ -186,11 +170,11 @@ def test_batches_are_not_overwritten_while_somebody_holds_them(graph, reference)
 
 
 def test_budget_too_small_says_the_minimum_and_the_minimum_works(graph, reference):
-    with make(graph, budget="1MiB") as loader, pytest.raises(ConfigError, match="budget must be at least") as error:
-        loader.prepare()
+    with pytest.raises(ConfigError, match="budget must be at least") as error:
+        make(graph, budget="1MiB")
     least = int(str(error.value).split("(")[1].split(" bytes")[0])
-    with make(graph, budget=least - 1) as loader, pytest.raises(ConfigError, match="got"):
-        iter(loader)
+    with pytest.raises(ConfigError, match="got"):
+        make(graph, budget=least - 1)
     with make(graph, budget=least) as loader:
         assert all(same(a, b) for a, b in zip(loader, reference, strict=True))
         assert loader.stats().memory.total <= least
@@ -198,6 +182,7 @@ def test_budget_too_small_says_the_minimum_and_the_minimum_works(graph, referenc
 
 def test_stats_add_up(graph):
     with make(graph, cache="40KiB", groups="100KiB", host_buffer="20KiB", record=True) as loader:
+        loader.prepare()
         rows = sum(len(batch.input_nodes) for batch in loader)
         stats = loader.stats(optimum=True)
         table = stats.tables["_N/feat"]
@@ -227,7 +212,7 @@ def test_optimum_needs_a_recording(graph):
 
 def test_profile_opens_in_perfetto(graph, tmp_path):
     path = tmp_path / "trace.json"
-    with make(graph) as loader, loader.profile(path):
+    with make(graph) as loader, loader.tracing(path):
         list(loader)
     events = json.loads(path.read_text())["traceEvents"]
     names = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
@@ -260,7 +245,7 @@ def test_a_second_iteration_ends_the_first(graph):
         with pytest.raises(GidsError, match="another iteration"):
             next(first)
         assert next(second).epoch == 1
-        assert len(gids_threads()) <= 3
+        assert len(gids_threads()) <= 4
 
 
 def test_a_closed_loader_says_so(graph):
@@ -278,9 +263,8 @@ def test_a_closed_loader_says_so(graph):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"split": None}, "exactly one of split and seeds"),
         ({"sampler": NeighborSampler([1])}, "exactly one of fanouts and sampler"),
-        ({"split": "nope"}, "nope"),
+        ({"seeds": "nope"}, "seeds must be one of the splits train, val .got .nope"),
         ({"features": "nope"}, "features must be among"),
         ({"features": {"author": "feat"}}, "features must name types"),
         ({"edge_features": "nope"}, "edge_features must be among"),
@@ -295,5 +279,5 @@ def test_a_closed_loader_says_so(graph):
     ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_bad_options(graph, bad, message):
-    with pytest.raises(ConfigError, match=message), make(graph, **bad) as loader:
-        iter(loader)
+    with pytest.raises(ConfigError, match=message):
+        make(graph, **bad)

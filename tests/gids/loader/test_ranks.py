@@ -25,6 +25,6 @@ def test_torchrun_with_two_processes(graph, tmp_path):
             assert sorted(ranks[0]["seen"][epoch] + ranks[1]["seen"][epoch]) == list(range(161))
         assert ranks[0]["seen"][0] != ranks[0]["seen"][1]
         assert ranks[0]["weights"] == ranks[1]["weights"]
-        assert sorted(r["host"]["filled"] for r in ranks) == [False, True]
-        assert ranks[0]["host"]["inode"] == ranks[1]["host"]["inode"]
+        assert ranks[0]["host"]["inodes"] == ranks[1]["host"]["inodes"]
+        assert len(ranks[0]["host"]["inodes"]) == 1
         assert all(r["host"]["rows"] > 0 for r in ranks)

@@ -18,12 +18,12 @@ from torch.utils.data import DataLoader
 
 import gids
 from gids._native import huge_bytes
-from gids.demo.memory import resident_bytes
 from gids.errors import StorageError
+from gids.report.growth import resident_bytes
 from gids.storage import StorageOptions
+from tests.resources import gids_threads
 
-from .conftest import gids_threads
-from .test_loader import make, same
+from .conftest import make, same
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ROOT = Path(__file__).resolve().parents[3]
@@ -37,7 +37,7 @@ def expected(graph):
 
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_leaving_early_leaves_no_stale_batch(graph, expected, taken):
-    with make(graph, cache="100KiB") as loader:
+    with make(graph, cache="100KiB").prepare() as loader:
         for _ in range(5):
             loader.set_epoch(1)
             iterator = iter(loader)
@@ -92,14 +92,15 @@ def test_a_closed_loader_holds_none_of_its_memory(graph, taken):
     gc.collect()
     gc.disable()
     try:
-        loader = gids.Loader(graph, split="train", fanouts=[3, 3], batch_size=32, budget="16MiB")
+        loader = gids.Loader(graph, "train", fanouts=[3, 3], batch_size=32, budget="16MiB").prepare()
         iterator = iter(loader)
         for _ in itertools.islice(iterator, taken):
             pass
-        engine, topology = weakref.ref(loader._engine), weakref.ref(loader._engine.topology)
+        (store,) = map(weakref.ref, loader.stores.values())
+        topology = weakref.ref(loader.topology)
         del _
         loader.close()
-        assert engine() is None
+        assert store() is None
         assert topology() is None
         assert loader.stats().stages
     finally:
@@ -126,7 +127,7 @@ def test_many_epochs_left_early_use_no_more_memory_threads_or_files(graph):
 
 
 def test_two_loaders_on_one_dataset_in_turns(graph, expected):
-    with make(graph) as train, make(graph, split="val") as validate, make(graph) as other:
+    with make(graph) as train, make(graph, seeds="val") as validate, make(graph) as other:
         val = list(validate)
         for epoch in range(2):
             got = [(a, b) for a, b in zip(train, other, strict=True)]  # at the same time
@@ -146,7 +147,7 @@ def damaged_copy(graph, tmp_path):
 def test_a_storage_error_reaches_next_and_the_loader_can_be_used_again(graph, expected, tmp_path, engine):
     copy, path = damaged_copy(graph, tmp_path)
     whole = path.read_bytes()
-    with make(copy, storage=engine, max_group=1) as loader:
+    with make(copy, storage=engine, sweep_batches=1) as loader:
         loader.prepare()
         os.truncate(path, len(whole) // 2)
         with pytest.raises(StorageError) as error:
@@ -163,7 +164,8 @@ def test_a_failing_epoch_delivers_no_wrong_row(graph, memory, tmp_path):
         assert torch.equal(batch.x, memory["feat"][batch.input_nodes])
 
     copy, path = damaged_copy(graph, tmp_path)
-    with make(copy, max_group=1, cache="100KiB", host_buffer=0, storage=StorageOptions(merge_gap_bytes=0)) as loader:
+    storage = StorageOptions(merge_gap_bytes=0)
+    with make(copy, sweep_batches=1, cache="100KiB", host_buffer=0, storage=storage).prepare() as loader:
         iterator = iter(loader)
         next(iterator)
         os.truncate(path, path.stat().st_size // 3)

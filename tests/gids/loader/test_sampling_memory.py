@@ -65,17 +65,14 @@ def test_recycling_adds_nothing_to_the_most_that_was_held_at_once():
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_run_holds_no_more_samples_than_its_budget_has_room_for(hubs, name):
     options = {"seeds": hubs.split("train")[:1536], "sampler": SAMPLERS[name], "batch_size": 64}
-    with (
-        gids.Loader(hubs, **options, budget="1MiB") as loader,
-        pytest.raises(ConfigError, match=r"budget must be at least .* sampling ") as refused,
-    ):
-        loader.prepare()
+    with pytest.raises(ConfigError, match=r"budget must be at least .* sampling ") as refused:
+        gids.Loader(hubs, **options, budget="1MiB")
     least = int(re.search(r"\((\d+) bytes\)", str(refused.value)).group(1))
     for budget in (least, 3 * least):
         with gids.Loader(hubs, **options, budget=budget).prepare() as loader:
             held, _, _ = sampling_memory(mark=True)
             batches = sum(1 for _ in loader)
             assert batches == len(loader)
-            room = loader._engine.allotment.samples
-            assert 0 < sampling_memory()[1] - held <= room
-            assert loader._engine.allotment.total <= budget
+            memory = loader.stats().memory
+            assert 0 < sampling_memory()[1] - held <= memory.samples + memory.scratch
+            assert memory.total <= budget

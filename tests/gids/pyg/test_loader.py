@@ -1,7 +1,8 @@
-"""Mini-batches as PyG's NeighborLoader makes them: rows of the right nodes, and models of PyG train on them."""
+"""Mini-batches as PyG's NeighborLoader makes them: rows of the right nodes, models of PyG train on them, epochs resume."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from typing import Any
 
@@ -12,9 +13,11 @@ from torch_geometric.loader import LinkLoader, NodeLoader
 from torch_geometric.nn import HeteroConv, SAGEConv
 from torch_geometric.utils import trim_to_layer
 
+import gids
 from gids.dataset import Dataset
-from gids.errors import ConfigError
-from gids.pyg import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, Options
+from gids.errors import ConfigError, GidsError
+from gids.loader.epochs import EpochLoader
+from gids.pyg import FeatureStore, GraphStore, NeighborLoader, NeighborSampler
 
 CITES = ("paper", "cites", "paper")
 
@@ -46,12 +49,13 @@ def test_homogeneous_batches(homogeneous: Dataset) -> None:
 
 def test_heterogeneous_batches(heterogeneous: Dataset) -> None:
     loader = NeighborLoader(
-        Options(heterogeneous, budget="64MiB"),
+        heterogeneous,
         [3, 3],
         ("paper", "train"),
         batch_size=50,
         shuffle=True,
         edge_features=True,
+        budget="64MiB",
     )
     seen = []
     for data in loader:
@@ -72,13 +76,22 @@ def test_heterogeneous_batches(heterogeneous: Dataset) -> None:
 
 
 def test_epochs_differ_and_repeat(homogeneous: Dataset) -> None:
-    loader = NeighborLoader(homogeneous, [3], batch_size=64, shuffle=True, seed=5)
+    loader = NeighborLoader(homogeneous, [3], "train", batch_size=64, shuffle=True, seed=5)
     first, second = ([data.e_id.tolist() for data in loader] for _ in range(2))
     assert first != second
     loader.set_epoch(0)
     assert [data.e_id.tolist() for data in loader] == first
     again = NeighborLoader(
-        Options(homogeneous, budget="64MiB", policy="lru", window=0), [3], batch_size=64, shuffle=True, seed=5
+        homogeneous,
+        [3],
+        "train",
+        batch_size=64,
+        shuffle=True,
+        seed=5,
+        budget="64MiB",
+        memory=gids.MemoryOptions(policy="lru", cache="4KiB", host_buffer=0),
+        pipeline=gids.PipelineOptions(window=0, threads=1),
+        storage="pread",
     )
     assert [data.e_id.tolist() for data in again] == first
     loader.close()
@@ -88,30 +101,146 @@ def test_epochs_differ_and_repeat(homogeneous: Dataset) -> None:
 def test_ranks_share_the_seeds(homogeneous: Dataset) -> None:
     parts = []
     for rank in range(2):
-        loader = NeighborLoader(homogeneous, [2], batch_size=40, shuffle=True, rank=rank, world_size=2)
+        part = gids.OrderOptions(rank=rank, world_size=2)
+        loader = NeighborLoader(homogeneous, [2], "train", batch_size=40, shuffle=True, order=part)
         parts.append(torch.cat([data.input_id for data in loader]))
         loader.close()
     assert torch.cat(parts).sort()[0].tolist() == list(range(300))
 
 
-@pytest.mark.parametrize("input_nodes", [torch.tensor([5, 7, 11]), torch.arange(900) == 7])
-def test_ids_and_masks(homogeneous: Dataset, input_nodes: torch.Tensor) -> None:
-    loader = NeighborLoader(homogeneous, [2], input_nodes, batch_size=3)
-    (data,) = loader
-    expected = input_nodes.nonzero().flatten() if input_nodes.dtype == torch.bool else input_nodes
-    assert torch.equal(data.n_id[: data.batch_size], expected)
-    loader.close()
+def seeds_of(loader: NeighborLoader) -> list[int]:
+    with loader:
+        return torch.cat([data.n_id[: data.batch_size] for data in loader]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("input_nodes", "expected"),
+    [
+        (torch.tensor([5, 7, 11]), [5, 7, 11]),
+        ([5, 7, 11], [5, 7, 11]),
+        (torch.arange(900) == 7, [7]),
+        ("train", list(range(0, 900, 3))),
+        (("_N", "train"), list(range(0, 900, 3))),
+        ({"_N": torch.tensor([3])}, [3]),
+        (None, list(range(900))),
+        ("_N", list(range(900))),
+    ],
+    ids=["ids", "list", "mask", "split", "type and split", "mapping", "none", "type"],
+)
+def test_what_input_nodes_mean(homogeneous: Dataset, input_nodes: Any, expected: list[int]) -> None:
+    assert seeds_of(NeighborLoader(homogeneous, [2], input_nodes, batch_size=100)) == expected
+
+
+def test_seeds_of_several_types(heterogeneous: Dataset) -> None:
+    with NeighborLoader(heterogeneous, [2], None, batch_size=200) as loader:
+        batches = list(loader)
+    assert [data["paper"].get("batch_size", 0) for data in batches] == [200, 200, 100, 0]
+    assert [data["author"].get("batch_size", 0) for data in batches] == [0, 0, 100, 200]
+    for ntype, count in (("paper", 500), ("author", 300)):
+        seeds = torch.cat([data[ntype].n_id[: data[ntype].get("batch_size", 0)] for data in batches])
+        assert seeds.tolist() == list(range(count))
 
 
 def test_bad_input_nodes(homogeneous: Dataset, heterogeneous: Dataset) -> None:
     with pytest.raises(ConfigError, match=r"must be in \[0, 900\)"):
         NeighborLoader(homogeneous, [2], torch.tensor([900]))
-    with pytest.raises(ConfigError, match="ids alone"):
+    with pytest.raises(ConfigError, match="must be given by node type"):
         NeighborLoader(heterogeneous, [2], torch.tensor([1]))
+    with pytest.raises(ConfigError, match="input_nodes must be one of the splits train"):
+        NeighborLoader(heterogeneous, [2], "tain")
+    with pytest.raises(ConfigError, match="LinkNeighborLoader"):
+        NeighborLoader(homogeneous, [2], gids.EdgeSeeds(torch.tensor([0]), torch.tensor([1])))
+    with pytest.raises(ConfigError, match=r"torch_geometric.Data\): call gids.convert"):
+        NeighborLoader(Data(), [2])
+
+
+def digest(data: Any) -> str:
+    """Everything that is in a mini-batch."""
+    found = hashlib.sha256()
+    for store in sorted(data.stores, key=lambda store: str(store._key)):
+        for name in sorted(store.keys()):
+            value = store[name]
+            if isinstance(value, torch.Tensor):
+                found.update(f"{store._key} {name} {value.dtype} {tuple(value.shape)}".encode())
+                found.update(value.contiguous().numpy().tobytes())
+            else:
+                found.update(f"{store._key} {name} {value}".encode())
+    return found.hexdigest()[:12]
+
+
+def test_batches_are_those_of_the_machine_before_this_one(homogeneous: Dataset, heterogeneous: Dataset) -> None:
+    """Digests were taken with gids/external.py, at commit 5c13bb2."""
+    chosen = {"shuffle": True, "edge_features": True, "budget": "64MiB"}
+    with NeighborLoader(homogeneous, [4, 3], "train", batch_size=64, seed=5, **chosen) as loader:
+        assert [[digest(data) for data in loader][:3] for _ in range(2)] == [
+            ["3be86192eaf0", "281c5a16bcc3", "eaced64cfde2"],
+            ["daf1f405d6be", "ea2a27704eea", "14b4071250db"],
+        ]
+    with NeighborLoader(heterogeneous, [3, 3], ("paper", "train"), batch_size=100, seed=2, **chosen) as loader:
+        assert [[digest(data) for data in loader][:3] for _ in range(2)] == [
+            ["69b3714768c3", "3790e75c4754", "4af155e572af"],
+            ["f9e2a1c0e924", "edc6ad79a4f9", "e61b650484ed"],
+        ]
+
+
+def test_an_epoch_resumes(homogeneous: Dataset) -> None:
+    def make(**changes: Any) -> NeighborLoader:
+        return NeighborLoader(homogeneous, [3], "train", shuffle=True, **({"batch_size": 32, "seed": 1} | changes))
+
+    with make() as whole:
+        list(whole)
+        expected = [digest(data) for data in whole]
+    with make() as first:
+        list(first)
+        got = [digest(data) for data in itertools.islice(first, 4)]
+        state = first.state_dict()
+    with make() as second:
+        second.load_state_dict(state)
+        assert second.epoch == 1
+        got += [digest(data) for data in second]
+        assert second.stats().batches == 6
+    assert got == expected
+    with make(batch_size=16) as other, pytest.raises(ConfigError, match="batch_size must be 32"):
+        other.load_state_dict(state)
+    with make(seed=3) as other, pytest.raises(ConfigError, match="seed must be 1"):
+        other.load_state_dict(state)
+
+
+def test_stats_count_what_was_delivered(homogeneous: Dataset) -> None:
+    with NeighborLoader(homogeneous, [3], "train", batch_size=32, budget="64MiB") as loader:
+        assert isinstance(loader, EpochLoader)
+        requested = sum(data.num_nodes for data in loader)
+        stats = loader.prepare().stats()
+        assert (stats.epochs, stats.batches, stats.seeds, stats.prepared) == (1, 10, 300, True)
+        (table,) = stats.tables.values()
+        assert table.requests == requested == table.cache + table.host + table.disk + table.duplicates
+        assert stats.memory is not None
+        assert stats.memory.budget == 64 << 20
+        assert all(usage.used <= usage.allotted for part, usage in stats.usage.items() if part == "cache")
+        loader.reset_stats()
+        assert loader.stats().batches == 0
+        assert repr(loader) == f"NeighborLoader({str(homogeneous.path)!r}, 10 batches of 32)"
+        assert "<table>" in loader._repr_html_()
+        assert "_N/feat" in loader.notes
+
+
+def test_a_budget_too_small_is_refused_at_once(homogeneous: Dataset) -> None:
+    with pytest.raises(ConfigError, match="budget must be at least"):
+        NeighborLoader(homogeneous, [3], "train", budget="1KiB")
+
+
+def test_a_closed_loader_says_so(homogeneous: Dataset) -> None:
+    loader = NeighborLoader(homogeneous, [3], "train", batch_size=32)
+    iterator = iter(loader)
+    loader.close()
+    with pytest.raises(GidsError, match="the loader was closed"):
+        next(iterator)
+    with pytest.raises(GidsError, match="the loader is closed"):
+        iter(loader)
 
 
 def test_leaving_early(homogeneous: Dataset) -> None:
-    loader = NeighborLoader(homogeneous, [3], batch_size=8)
+    loader = NeighborLoader(homogeneous, [3], "train", batch_size=8)
     for data in itertools.islice(loader, 2):
         assert data.batch_size == 8
     assert sum(1 for _ in loader) == len(loader)
@@ -136,7 +265,7 @@ class SAGE(torch.nn.Module):
 def test_trimming_changes_nothing_for_the_seeds(homogeneous: Dataset) -> None:
     torch.manual_seed(0)
     model = SAGE()
-    loader = NeighborLoader(homogeneous, [4, 3], batch_size=64)
+    loader = NeighborLoader(homogeneous, [4, 3], "train", batch_size=64)
     for data in loader:
         torch.testing.assert_close(model(data, trim=True), model(data, trim=False))
     loader.close()
@@ -221,7 +350,7 @@ def test_link_loader_of_pyg_takes_our_sampler(homogeneous: Dataset) -> None:
 
 
 def test_the_feature_store_by_itself(heterogeneous: Dataset) -> None:
-    store = FeatureStore(heterogeneous)
+    store = FeatureStore(heterogeneous, budget="1KiB")
     index = torch.tensor([3, 499, 3, 0])
     assert torch.equal(store["paper", "x", index], rows_of(index, 6, 0.0))
     assert torch.equal(store["paper", "x", slice(2, 9, 3)], rows_of(torch.tensor([2, 5, 8]), 6, 0.0))
@@ -231,6 +360,10 @@ def test_the_feature_store_by_itself(heterogeneous: Dataset) -> None:
     assert store.get_tensor_size(group_name="author", attr_name="x") == (300, 9)
     names = {(attr.group_name, attr.attr_name) for attr in store.get_all_tensor_attrs()}
     assert names == {("paper", "x"), ("paper", "y"), ("author", "x")}
+    assert store.usage()["cache"].peak > 0
+    store.close()
+    assert store.usage()["cache"].used == 0
+    assert torch.equal(store["paper", "x", index], rows_of(index, 6, 0.0))
     with pytest.raises(ConfigError, match="read-only"):
         store["paper", "x", None] = torch.zeros(1)
     with pytest.raises(ConfigError, match="group_name must be one of paper, author"):

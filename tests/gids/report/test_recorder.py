@@ -19,8 +19,8 @@ def test_a_loader_becomes_a_page(tmp_path: Path) -> None:
         writer.add_features(torch.randn(200, 8))
         writer.add_labels(torch.arange(200) % 3)
         writer.add_split("train", torch.arange(100))
-    with gids.Loader(tmp_path / "graph", split="train", fanouts=[2], batch_size=10, budget="64MiB") as loader:
-        with loader.profile(tmp_path / "trace.json"):
+    with gids.Loader(tmp_path / "graph", "train", fanouts=[2], batch_size=10, budget="64MiB") as loader:
+        with loader.tracing(tmp_path / "trace.json"):
             rows = sum(len(batch.x) for batch in loader)
         written = record(loader, tmp_path / "run", title="Ours")
     assert written == tmp_path / "run" / "run.json"

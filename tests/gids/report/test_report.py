@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-import gids
 from gids.cli import main
 from gids.dataset import DatasetWriter
 from gids.errors import DatasetError
 from gids.report import Epoch, Memory, Run, load_run, record, render
 from gids.report.figures import SOURCE_COLOURS, timeline
+from tests.loading import load
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -237,8 +237,8 @@ def test_what_gids_report_makes_of_a_real_run_is_seen_in_a_browser(tmp_path: Pat
         writer.add_features(torch.randn(2000, 16))
         writer.add_split("train", torch.arange(1000))
     options = {"fanouts": [3, 3], "batch_size": 50, "labels": False, "budget": "32MiB", "cache": "16KiB"}
-    with gids.Loader(tmp_path / "graph", split="train", **options) as loader:  # type: ignore[arg-type]
-        with loader.profile(tmp_path / "trace.json"):
+    with load(tmp_path / "graph", "train", **options) as loader:  # type: ignore[arg-type]
+        with loader.tracing(tmp_path / "trace.json"):
             rows = sum(len(batch.x) for batch in loader)
         record(loader, run, title="A real run")
     assert main(["report", str(run)]) == 0

@@ -116,20 +116,20 @@ def test_cancel_returns_when_nothing_is_written_any_more(tmp_path, placing):
 
 def test_cancel_does_not_wait_for_a_device_that_hangs_but_the_next_read_does(tmp_path, placing):
     table, values = make_table(tmp_path, dim=1024, num_rows=200)
-    with RowReader(table, options(placing, FaultOptions(delay_us=1_500_000))) as reader:
+    with RowReader(table, options(placing, FaultOptions(delay_us=4_000_000))) as reader:
         began = time.monotonic()
         pending = reader.submit(ROWS, empty(len(ROWS), table))
         time.sleep(0.1)  # the device has them
         pending.cancel()
-        assert time.monotonic() - began < 1.4
+        assert time.monotonic() - began < 3.9
         got = reader.read(ROWS[:1])  # begins when those reads are back
-        assert time.monotonic() - began > 2.9
+        assert time.monotonic() - began > 7.9
         np.testing.assert_array_equal(raw(got), values[ROWS[:1]])
 
 
 def test_after_a_time_out_memory_stays_and_the_reader_says_that_it_must_be_closed(tmp_path, placing):
     table, _ = make_table(tmp_path, dim=1024, num_rows=200)
-    with RowReader(table, options(placing, FaultOptions(stuck_at=1), timeout_s=0.3)) as reader:
+    with RowReader(table, options(placing, FaultOptions(stuck_at=1), timeout_s=1.5)) as reader:
         out = empty(len(ROWS), table)
         kept = weakref.ref(out)
         pending = reader.submit(ROWS, out)
@@ -141,7 +141,7 @@ def test_after_a_time_out_memory_stays_and_the_reader_says_that_it_must_be_close
         with pytest.raises(StorageError, match="must be closed: 1 reads that timed out may still write"):
             reader.read(ROWS)
         closing = time.monotonic()
-    assert time.monotonic() - closing < 3
+    assert time.monotonic() - closing < 30
 
 
 def test_read_that_ended_keeps_nothing_alive(tmp_path, placing):
@@ -163,6 +163,6 @@ def test_closing_with_reads_under_way(tmp_path, placing):
     pending = reader.submit(ROWS, out)
     began = time.monotonic()
     reader.close()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
     with pytest.raises(StorageError, match="cancelled"):
         pending.wait()

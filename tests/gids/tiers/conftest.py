@@ -17,13 +17,16 @@ class Done:
         if self.error is not None:
             raise self.error
 
+    def cancel(self):
+        self.error = self.error or StorageError("cancelled", "memory", 0, 0, 125)
+
 
 class MemoryReader:
     """Reads rows of a tensor; counts them; fails when told to."""
 
     def __init__(self, values):
         self.values = values
-        self.rows_read = 0
+        self.rows_read = self.reads = self.closed = 0
         self.fail_next = False
 
     def submit(self, rows, out, dtype=None, places=None):
@@ -36,7 +39,15 @@ class MemoryReader:
         else:
             out[torch.from_numpy(places).long()] = self.values[rows]
         self.rows_read += len(rows)
+        self.reads += 1
         return Done()
+
+    def stats(self):
+        row_bytes = self.values.element_size() * self.values.shape[1]
+        return {"reads": self.reads, "bytes_read": self.rows_read * row_bytes}
+
+    def close(self):
+        self.closed += 1
 
 
 def make_values(num_rows, dim, dtype):
@@ -52,6 +63,15 @@ def make_table(num_rows, dim, dtype="float32"):
     row_bytes = values.element_size() * dim
     table = RowTable("t", dtype, dim, num_rows, row_bytes, (Stripe(Path("memory"), 0, num_rows),), num_rows)
     return table, values
+
+
+def begun(store, batches, lookahead=()):
+    """Plan a group and read it to its end."""
+    ticket = store.plan(list(batches), list(lookahead))
+    ticket.begin()
+    while not ticket.underway:
+        store.advance()
+    return ticket
 
 
 @pytest.fixture

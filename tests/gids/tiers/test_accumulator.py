@@ -180,3 +180,41 @@ def test_refuses(bad):
 def test_model_refuses():
     with pytest.raises(ConfigError, match="peak_iops"):
         AccessModel(0, 1)
+
+
+def groups(limits, **options):
+    return Accumulator(
+        AccessModel(peak_iops=1000, overhead_s=1e-3), limits, **{"least_batches": 12, "max_batches": 12} | options
+    )
+
+
+def test_groups_grow_with_what_was_learned():
+    accumulator = groups({"feat": (10, 4000)})
+    waiting = [{"feat": 100}] * 12
+    assert accumulator.batches(waiting) == 4, "at first every row may have to be read"
+    accumulator.learn("feat", Counters(requests=400, disk=0, cache=400))
+    assert accumulator.batches(waiting) == 7, "0.9 x 4000 bytes, 500 a batch"
+    for _ in range(20):
+        accumulator.learn("feat", Counters(requests=400, disk=0, cache=400))
+    assert accumulator.batches(waiting) == 12
+    accumulator.forget("feat")
+    assert accumulator.batches(waiting) == 4
+
+
+def test_groups_begin_with_what_is_expected():
+    accumulator = groups({"feat": (10, 4000)}, expected={"feat": 0.5})
+    assert accumulator.batches([{"feat": 100}] * 12) == 7
+    accumulator.learn("feat", Counters(requests=400, disk=400))
+    accumulator.forget("feat")
+    assert accumulator.batches([{"feat": 100}] * 12) == 7
+
+
+def test_a_batch_that_is_too_large_goes_alone():
+    assert groups({"feat": (10, 5)}).batches([{"feat": 100}, {"feat": 1}]) == 1
+    assert groups({}).batches([{}, {}]) == 2
+
+
+def test_the_tightest_table_decides():
+    accumulator = groups({"a": (10, 4000), "b": (10, 2000)})
+    assert accumulator.batches([{"a": 100, "b": 100}] * 5) == 2
+    assert accumulator.batches([{"a": 100}] * 5) == 4

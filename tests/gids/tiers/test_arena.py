@@ -6,10 +6,10 @@ import torch
 
 from gids._native import Sweep, place_rows
 from gids.errors import ConfigError, GidsError
-from gids.tiers import FeatureStore
+from gids.tiers import TableStore
 from gids.tiers.arena import RowArena
 
-from .conftest import MemoryReader, make_table
+from .conftest import MemoryReader, begun, make_table
 
 
 def test_slots_are_given_once_and_used_ones_first():
@@ -39,93 +39,99 @@ def test_groups_that_share_reads_give_the_right_rows(batches_of, cache_rows, pol
     table, values = make_table(400, 5)
     batches = batches_of(24, 50, 400)
     reader = MemoryReader(values)
-    store = FeatureStore(table, reader, cache_rows=cache_rows, policy=policy, arena_rows=200, regions=regions)
+    store = TableStore(table, reader, cache_rows=cache_rows, policy=policy, arena_rows=200, regions=regions)
     size = batches_of_a_group
     groups = [batches[at : at + size] for at in range(0, len(batches), size)]
-    begun, delivered, at_once = [], [], 0
+    active, delivered, at_once = [], [], 0
 
     def step():
-        store.step()
+        store.advance()
         assert store.arena.in_use <= 200
-        while begun and begun[0].underway:
-            pending = begun.pop(0)
-            delivered.extend(store.gather(pending, i) for i in range(size))
+        assert store.group_account.used == store.arena.in_use * table.row_bytes
+        while active and active[0].underway:
+            ticket = active.pop(0)
+            delivered.extend(store.gather(ticket, i) for i in range(size))
 
     for number, group in enumerate(groups):
-        plan = store.plan_group(group, batches[size * (number + 1) : size * (number + 1) + 4])
-        while begun and not store.fits(plan):
+        ticket = store.plan(group, batches[size * (number + 1) : size * (number + 1) + 4])
+        while active and not ticket.fits:
             step()
-        begun.append(store.begin(plan))
-        at_once = max(at_once, len(begun))
+        ticket.begin()
+        active.append(ticket)
+        at_once = max(at_once, len(active))
         step()
-    while begun:
+    while active:
         step()
     assert all(torch.equal(rows, values[batch]) for rows, batch in zip(delivered, batches, strict=True))
     assert store.arena.in_use == 0
-    assert store.counters.requests == sum(len(batch) for batch in batches)
-    assert store.counters.disk == reader.rows_read
+    counts = store.counts()
+    assert counts["requests"] == sum(len(batch) for batch in batches)
+    assert counts["disk"] == reader.rows_read
     assert at_once == 1 if regions == 1 else at_once > 1
 
 
 def test_a_row_that_several_groups_wait_for_is_read_once():
     table, values = make_table(100, 5)
     reader = MemoryReader(values)
-    store = FeatureStore(table, reader, arena_rows=100, regions=4)
-    first = store.begin(store.plan_group([torch.tensor([3, 30, 90])]))
-    store.step()  # 3
-    second = store.begin(store.plan_group([torch.tensor([3, 30, 60])]))
-    store.step()  # 30
-    store.step()  # 60
-    third = store.begin(store.plan_group([torch.tensor([30, 60])]))
+    store = TableStore(table, reader, arena_rows=100, regions=4)
+    first, second, third = (store.plan([torch.tensor(rows)], []) for rows in ([3, 30, 90], [3, 30, 60], [30, 60]))
+    first.begin()
+    store.advance()  # 3
+    second.begin()
+    store.advance()  # 30
+    store.advance()  # 60
+    third.begin()
     assert (first.underway, second.underway, third.underway) == (False, True, True)
     assert reader.rows_read == 3
-    store.step()  # 90
-    for pending, rows, freed in ((first, [3, 30, 90], 1), (second, [3, 30, 60], 1), (third, [30, 60], 2)):
-        assert torch.equal(store.gather(pending, 0), values[rows])
-        assert pending.freed_rows == freed
-    assert (reader.rows_read, store.counters.disk, store.counters.duplicates) == (4, 4, 4)
+    store.advance()  # 90
+    for ticket, rows, left in ((first, [3, 30, 90], 3), (second, [3, 30, 60], 2), (third, [30, 60], 0)):
+        assert torch.equal(store.gather(ticket, 0), values[rows])
+        assert store.group_account.used == left * table.row_bytes, "what another group waits for stays"
+    counts = store.counts()
+    assert (reader.rows_read, counts["disk"], counts["duplicates"]) == (4, 4, 4)
 
 
 def test_what_fits_is_what_unfinished_groups_will_hold_at_once():
     table, values = make_table(100, 5)
-    store = FeatureStore(table, MemoryReader(values), arena_rows=30, regions=10)
-    plans = [store.plan_group([torch.arange(start, 100, 5)]) for start in range(3)]  # two rows of 20 in each region
-    store.begin(plans[0])
-    assert not store.fits(plans[1]), "both would have 20 rows at the end of the round"
+    store = TableStore(table, MemoryReader(values), arena_rows=30, regions=10)
+    tickets = [store.plan([torch.arange(start, 100, 5)], []) for start in range(3)]  # two rows of 20 in each region
+    tickets[0].begin()
+    assert not tickets[1].fits, "both would have 20 rows at the end of the round"
     for _ in range(5):
-        store.step()
-    assert store.fits(plans[1]), "20 of the first and 10 of the second, when the first is complete"
-    store.begin(plans[1])
-    assert not store.fits(plans[2])
+        store.advance()
+    assert tickets[1].fits, "20 of the first and 10 of the second, when the first is complete"
+    tickets[1].begin()
+    assert not tickets[2].fits
 
 
 def test_a_group_larger_than_the_arena_has_memory_of_its_own_and_is_read_at_once():
     table, values = make_table(400, 5)
-    store = FeatureStore(table, MemoryReader(values), arena_rows=60, regions=4)
-    small = store.begin(store.plan_group([torch.arange(50)]))
-    plan = store.plan_group([torch.arange(90), torch.arange(30, 180)])
-    assert not store.fits(plan)
-    large = store.begin(plan)
-    assert store.step_bytes() == (50 + 180) * table.row_bytes
-    store.step()
+    store = TableStore(table, MemoryReader(values), arena_rows=60, regions=4)
+    small, large = store.plan([torch.arange(50)], []), store.plan([torch.arange(90), torch.arange(30, 180)], [])
+    small.begin()
+    assert not large.fits
+    large.begin()
+    store.advance()
+    assert store.group_account.used == (50 + 180) * table.row_bytes
     assert large.underway
     assert torch.equal(store.gather(small, 0), values[:50])
     assert torch.equal(store.gather(large, 0), values[:90])
     assert torch.equal(store.gather(large, 1), values[30:180])
-    assert large.freed_rows == 180
+    assert store.group_account.used == 0
     assert store.arena.in_use == 0
 
 
 def test_a_group_that_was_not_read_to_its_end_cannot_be_gathered():
     table, values = make_table(100, 5)
-    store = FeatureStore(table, MemoryReader(values), arena_rows=100, regions=16)
-    pending = store.begin(store.plan_group([torch.arange(32)]))
-    store.step()
+    store = TableStore(table, MemoryReader(values), arena_rows=100, regions=16)
+    ticket = store.plan([torch.arange(32)], [])
+    ticket.begin()
+    store.advance()
     with pytest.raises(GidsError, match="read to its end"):
-        store.gather(pending, 0)
+        store.gather(ticket, 0)
     store.reset()
-    assert store.arena.in_use == 0
-    assert torch.equal(store.gather(store.start(store.plan_group([torch.arange(5, 9)])), 0), values[5:9])
+    assert store.arena.in_use == store.group_account.used == 0
+    assert torch.equal(store.gather(begun(store, [torch.arange(5, 9)]), 0), values[5:9])
 
 
 def test_reads_are_cancelled_with_their_group_and_after_it():
@@ -136,12 +142,13 @@ def test_reads_are_cancelled_with_their_group_and_after_it():
             self.cancelled += 1
 
     table, values = make_table(100, 5)
-    store = FeatureStore(table, MemoryReader(values), arena_rows=100)
-    pending = store.begin(store.plan_group([torch.arange(100)]))
+    store = TableStore(table, MemoryReader(values), arena_rows=100)
+    ticket = store.plan([torch.arange(100)], [])
+    ticket.begin()
     early, late = Read(), Read()
-    pending.started(early)
-    pending.cancel()
-    pending.started(late)
+    ticket.read_begun(early)
+    ticket.cancel()
+    ticket.read_begun(late)
     assert (early.cancelled, late.cancelled) == (1, 1)
 
 

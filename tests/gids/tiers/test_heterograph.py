@@ -1,20 +1,22 @@
 """One budget over a heterograph: node types of other dims and dtypes, and edge features, host buffers included."""
 
-import argparse
-
 import numpy as np
 import pytest
 import torch
 
 from gids import DatasetWriter
-from gids.cli.budget import profile_of
+from gids.budget import Pool, Request, TableProfile, split_pool
+from gids.sampling import NeighborSampler, SampleKey, SeedOrder, Topology
 from gids.storage import RowReader, StorageOptions
 from gids.storage.curve import DEFAULT_CURVE
-from gids.tiers import FeatureStore, HostBuffer, split_budget
+from gids.tiers import EdgeScores, HostBuffer, RowScores, TableStore, rank_nodes
+from gids.types import TableKey
+
+from .conftest import begun
 
 WRITES, CITES = ("author", "writes", "paper"), ("paper", "cites", "paper")
 MIB = 1 << 20
-KEYS = [("paper", "feat"), ("author", "feat"), ("author", "year"), (CITES, "weight")]
+KEYS = [TableKey(*pair) for pair in (("paper", "feat"), ("author", "feat"), ("author", "year"), (CITES, "weight"))]
 
 
 def popular(num_src, num_dst, num_edges, seed):
@@ -48,15 +50,33 @@ def graph(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def profiles(graph):
-    asked = argparse.Namespace(split="train", fanouts=[5, 5], batch_size=64, batches=16, rank="pagerank")
-    return profile_of(graph[0], asked)
+    dataset, _ = graph
+    seeds = {"paper": dataset.split("train", "paper")}
+    order, topology = SeedOrder(seeds, batch_size=64), Topology.from_dataset(dataset)
+    sampler = NeighborSampler([5, 5], edge_ids=True)
+    samples = [sampler.sample(topology, order[i].seeds, SampleKey(batch=i)) for i in range(16)]
+    scores = rank_nodes(dataset, seeds, by="pagerank")
+    found = {}
+    for key in KEYS:
+        if key.is_edge:
+            batches = [torch.cat([block.edge_ids[key.type] for block in s.blocks]).unique() for s in samples]
+            table, hot = dataset.edge_feature_table(*key), EdgeScores(scores[key.type[2]], dataset.indptr(key.type))
+        else:
+            batches = [sample.input_nodes[key.type] for sample in samples]
+            table, hot = dataset.feature_table(*key), RowScores(scores[key.type])
+        found[key] = TableProfile(table, batches, hot)
+    return found
 
 
-@pytest.mark.parametrize("fixed", [{}, {"host": 300_000}, {"host": 200_000, "cache": 200_000, "window": 2}])
+@pytest.mark.parametrize(
+    "fixed", [{}, {"host_buffer": 300_000}, {"host_buffer": 200_000, "cache": 200_000, "window": 2}]
+)
 def test_every_table_keeps_to_the_budget_and_gives_its_rows(graph, profiles, fixed):
     budget = 3 * MIB
-    split = split_budget(budget, profiles, DEFAULT_CURVE, staging=MIB, **fixed)
-    assert split.total <= budget
+    split = split_pool(Pool(budget), profiles, DEFAULT_CURVE, Request(staging=MIB, **fixed))
+    tables = {key: profile.table for key, profile in profiles.items()}
+    rows = sum(s.cache_bytes(tables[k]) + s.host_bytes(tables[k]) + s.group_bytes for k, s in split.tables.items())
+    assert rows + split.staging_bytes + split.waiting_bytes <= budget
     assert set(split.tables) == set(KEYS)
     _, values = graph
     held = cached = hits = 0
@@ -65,22 +85,22 @@ def test_every_table_keeps_to_the_budget_and_gives_its_rows(graph, profiles, fix
         with RowReader(profile.table, StorageOptions(engine="pread", staging_bytes=MIB)) as reader:
             top = profile.hot.top(share.host_rows)
             host = HostBuffer.load(profile.table, reader, top) if len(top) else None
-            store = FeatureStore(
+            store = TableStore(
                 profile.table, reader, cache_rows=share.cache_rows, window=split.window, host_buffer=host
             )
             held, cached = held + (0 if host is None else host.nbytes), cached + store.cache.nbytes
-            for begin in range(0, 16, split.group_batches):
-                end = min(begin + split.group_batches, 16)
-                pending = store.start(store.plan_group(profile.batches[begin:end], profile.batches[end:]))
+            for begin in range(0, 16, split.sweep_batches):
+                end = min(begin + split.sweep_batches, 16)
+                ticket = begun(store, profile.batches[begin:end], profile.batches[end:])
                 for i in range(end - begin):
-                    rows = store.gather(pending, i)
+                    rows = store.gather(ticket, i)
                     assert torch.equal(rows, values[key][profile.batches[begin + i]]), key
-            counted = store.counters
-            assert counted.requests == counted.cache + counted.host + counted.disk + counted.duplicates
-            assert counted.requests == sum(map(len, profile.batches))
-            hits += counted.host
-    if "host" in fixed:
-        assert 0.7 * fixed["host"] < held <= fixed["host"]
+            counted = store.counts()
+            served = sum(counted[source] for source in ("cache", "host", "disk", "duplicates"))
+            assert counted["requests"] == served == sum(map(len, profile.batches))
+            hits += counted["host"]
+    if "host_buffer" in fixed:
+        assert 0.7 * fixed["host_buffer"] < held <= fixed["host_buffer"]
         assert hits > 0
     if "cache" in fixed:
         assert cached <= fixed["cache"]

@@ -4,21 +4,23 @@ import pytest
 import torch
 
 from gids import ConfigError, GidsError, StorageError
-from gids.tiers import FeatureStore, HostBuffer
-from tests.gids.tiers.conftest import MemoryReader, make_table
+from gids.ledger import Ledger
+from gids.tiers import HostBuffer, TableStore
+from gids.tiers.contract import fetch_now
+from tests.gids.tiers.conftest import MemoryReader, begun, make_table
 
 ROWS = 300
 POLICIES = ["random", "lru", "sieve", "gids(4)", "window(1)", "window(8)", "belady"]
 
 
-def run_store(store, values, batches, group, dtype=None):
+def run_store(store, values, batches, group):
     for begin in range(0, len(batches), group):
         now = batches[begin : begin + group]
-        pending = store.start(store.plan_group(now, batches[begin + group :]))
+        ticket = begun(store, now, batches[begin + group :])
         for i, batch in enumerate(now):
-            out = store.gather(pending, i, dtype=dtype)
-            expected = values[batch] if dtype is None else values[batch].to(dtype)
-            assert out.dtype == expected.dtype
+            out = store.gather(ticket, i)
+            assert out.dtype == store.dtype
+            expected = values[batch].to(store.dtype)
             assert torch.equal(out.view(torch.uint8), expected.view(torch.uint8))
 
 
@@ -38,22 +40,26 @@ def check_rows(policy, capacity, dtype, batches_of, group, dim):
     reader = MemoryReader(values)
     host = HostBuffer.load(table, reader, torch.tensor([5, 0, 77]))
     reader.rows_read = 0
-    store = FeatureStore(table, reader, cache_rows=capacity, policy=policy, host_buffer=host)
+    store = TableStore(table, reader, cache_rows=capacity, policy=policy, host_buffer=host)
     batches = batches_of(10, 40, ROWS)
     run_store(store, values, batches, group)
-    c = store.counters
-    assert c.requests == sum(map(len, batches)) == c.cache + c.host + c.disk + c.duplicates
-    assert c.disk == reader.rows_read
-    assert c.host == sum(row in (0, 5, 77) for batch in batches for row in batch.tolist())
-    assert (c.cache > 0) == (capacity > 0)
+    c = store.counts()
+    assert c["requests"] == sum(map(len, batches)) == c["cache"] + c["host"] + c["disk"] + c["duplicates"]
+    assert c["disk"] == reader.rows_read
+    assert c["host"] == sum(row in (0, 5, 77) for batch in batches for row in batch.tolist())
+    assert (c["cache"] > 0) == (capacity > 0)
+    assert c["bytes_delivered"] == c["requests"] * table.row_bytes
+    assert (c["reads"], c["bytes_read"]) == (reader.reads, reader.stats()["bytes_read"])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("to", [None, torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_dtypes(dtype, to, batches_of):
+    """Floating point rows become what is wanted, all others stay as they are."""
     table, values = make_table(ROWS, 7, dtype)
-    store = FeatureStore(table, MemoryReader(values), cache_rows=50)
-    run_store(store, values, batches_of(4, 40, ROWS), 2, to)
+    store = TableStore(table, MemoryReader(values), cache_rows=50, dtype=to)
+    assert store.dtype == (to if to is not None and values.dtype.is_floating_point else values.dtype)
+    run_store(store, values, batches_of(4, 40, ROWS), 2)
 
 
 def test_float_conversions_round_as_torch():
@@ -72,69 +78,78 @@ def test_float_conversions_round_as_torch():
 
 
 def check_conversion(table, values, to):
-    store = FeatureStore(table, MemoryReader(values))
-    out = store.gather(store.start(store.plan_group([torch.arange(64)])), 0, dtype=to)
+    out = fetch_now(TableStore(table, MemoryReader(values), dtype=to), torch.arange(64))
     expected = values.to(to)
     nan = expected.isnan()
     assert torch.equal(out.isnan(), nan)
     assert torch.equal(out[~nan].view(torch.uint8), expected[~nan].view(torch.uint8))
 
 
-def test_integer_target_is_refused():
+def test_bad_arguments():
     table, values = make_table(10, 2)
-    store = FeatureStore(table, MemoryReader(values))
-    with pytest.raises(ConfigError, match="float"):
-        store.gather(store.start(store.plan_group([torch.arange(3)])), 0, dtype=torch.int32)
-
-
-def test_out_is_filled_and_checked():
-    table, values = make_table(10, 2)
-    store = FeatureStore(table, MemoryReader(values))
-    pending = store.start(store.plan_group([torch.arange(3)]))
-    with pytest.raises(ConfigError, match=r"\[3, 2\]"):
-        store.gather(pending, 0, out=torch.empty(2, 2))
-    out = torch.empty(3, 2, dtype=torch.float16)
-    assert store.gather(pending, 0, out=out) is out
-    assert torch.equal(out, values[:3].half())
+    with pytest.raises(ConfigError, match="dtype must be one of"):
+        TableStore(table, MemoryReader(values), dtype=torch.complex64)
+    with pytest.raises(ConfigError, match=r"cache_rows must not be negative \(got -1\)"):
+        TableStore(table, MemoryReader(values), cache_rows=-1)
 
 
 def test_batches_are_gathered_in_order():
     table, values = make_table(10, 2)
-    store = FeatureStore(table, MemoryReader(values), cache_rows=2)
-    pending = store.start(store.plan_group([torch.arange(3), torch.arange(2)]))
+    store = TableStore(table, MemoryReader(values), cache_rows=2)
+    ticket = begun(store, [torch.arange(3), torch.arange(2)])
     with pytest.raises(ConfigError, match="expected group 0, batch 0"):
-        store.gather(pending, 1)
-    store.gather(pending, 0)
-    store.gather(pending, 1)
+        store.gather(ticket, 1)
+    store.gather(ticket, 0)
+    store.gather(ticket, 1)
     with pytest.raises(ConfigError, match="expected group 1, batch 0"):
-        store.gather(pending, 1)
+        store.gather(ticket, 1)
 
 
-def test_memory_of_groups_in_flight_is_counted():
+@pytest.mark.parametrize("arena_rows", [1, 10])
+def test_memory_of_groups_in_flight_is_drawn_and_given_back(arena_rows):
+    """Whether they share the arena or, larger than it, have memory of their own."""
     table, values = make_table(10, 2)  # 8 bytes a row
-    store = FeatureStore(table, MemoryReader(values))
-    first = store.start(store.plan_group([torch.arange(3)]))
-    second = store.start(store.plan_group([torch.arange(2)]))
-    assert store.nbytes == store.planner.memory_bytes + 40
+    ledger = Ledger(1 << 20)
+    store = TableStore(table, MemoryReader(values), arena_rows=arena_rows, ledger=ledger)
+    store.group_account.limit = 80
+    first, second = begun(store, [torch.arange(3)]), begun(store, [torch.arange(5, 7)])
+    assert ledger.usage()["groups t"].used == 40
     store.gather(first, 0)
-    assert store.nbytes == store.planner.memory_bytes + 16
-    assert torch.equal(store.gather(second, 0), values[:2])
-    assert store.nbytes == store.planner.memory_bytes
+    assert ledger.usage()["groups t"].used == 16
+    assert torch.equal(store.gather(second, 0), values[5:7])
+    assert (ledger.usage()["groups t"].used, ledger.usage()["groups t"].peak) == (0, 40)
+
+
+def test_fixed_memory_is_in_the_ledger_until_the_store_is_closed():
+    table, values = make_table(100, 2)
+    reader, ledger = MemoryReader(values), Ledger(1 << 20)
+    host = HostBuffer.load(table, reader, torch.tensor([1, 2]))
+    store = TableStore(table, reader, cache_rows=30, host_buffer=host, ledger=ledger)
+    usage = ledger.usage()
+    assert usage["cache"].used == store.nbytes >= 30 * table.row_bytes
+    assert usage["host_buffer"].used == host.nbytes
+    begun(store, [torch.arange(50)])
+    store.close()
+    assert {name: part.used for name, part in ledger.usage().items()} == dict.fromkeys(ledger.usage(), 0)
+    assert reader.closed == 1
 
 
 def test_after_a_failed_read_a_reset_makes_the_store_usable(batches_of):
     table, values = make_table(ROWS, 3)
     reader = MemoryReader(values)
-    store = FeatureStore(table, reader, cache_rows=100, policy="lru")
+    store = TableStore(table, reader, cache_rows=100, policy="lru")
     batches = batches_of(3, 40, ROWS)
     reader.fail_next = True
-    pending = store.start(store.plan_group(batches[:1]))
-    later = store.plan_group(batches[1:2])
+    ticket = begun(store, batches[:1])
+    later = store.plan(batches[1:2], [])
     with pytest.raises(StorageError):
-        store.gather(pending, 0)
+        store.gather(ticket, 0)
     store.reset()
     with pytest.raises(GidsError, match="void"):
-        store.start(later)
+        later.begin()
+    with pytest.raises(GidsError, match="void"):
+        store.gather(ticket, 0)
+    assert store.group_account.used == 0
     run_store(store, values, batches, 1)
 
 
@@ -143,7 +158,7 @@ def test_host_buffer_must_match_the_table():
     other, other_values = make_table(10, 3)
     host = HostBuffer.load(other, MemoryReader(other_values), torch.tensor([1]))
     with pytest.raises(ConfigError, match="host_buffer"):
-        FeatureStore(table, MemoryReader(values), host_buffer=host)
+        TableStore(table, MemoryReader(values), host_buffer=host)
 
 
 @pytest.mark.parametrize("bad", [[1, 1], [-1]])

@@ -88,6 +88,40 @@ void* gids_nvme_data(void* handle, uint32_t queue) {
     return host->data ? host->data->bytes().data() : host->stubs[queue]->data();
 }
 
+// For a drive that does not answer by itself: answers all that it was sent, on the caller's thread.
+void gids_nvme_answer(void* handle) {
+    for (auto& stub : static_cast<Host*>(handle)->stubs)
+        while (stub->step() != 0) {
+        }
+}
+
+// Tells who uses what memory of a drive while kernels run, in the words of tests/ptx/regions.hpp.
+void gids_nvme_regions(void* handle, void (*tell)(const char* kind, uint64_t address, uint64_t bytes)) {
+    auto* host = static_cast<Host*>(handle);
+    const auto say = [&](const char* kind, const void* at, uint64_t bytes) {
+        tell(kind, reinterpret_cast<uint64_t>(at), bytes);
+    };
+    say("host", &host->ref, sizeof host->ref);
+    say("host", host->queues.data(), host->queues.size() * sizeof(QueueRef));
+    for (uint32_t i = 0; i < host->queues.size(); ++i) {
+        const QueueRef& q = host->queues[i];
+        say("drive_reads", q.sq, q.depth * sizeof(Command));
+        say("drive_writes", q.cq, q.depth * sizeof(Completion));
+        say("drive_reads", q.prp_lists, uint64_t{q.ids} << q.page_bits);
+        if (host->data == nullptr || i == 0) say("drive_data", gids_nvme_data(handle, i), q.data_bytes);
+        say("mmio", q.sq_doorbell, sizeof(uint32_t));
+        say("mmio", q.cq_doorbell, sizeof(uint32_t));
+        say("host", q.control, sizeof(QueueControl));
+        say("host_writes", &q.control->closed, sizeof(uint32_t));
+        say("host", q.ready, q.depth * sizeof(uint32_t));
+        say("host", q.free_ids, (q.ids + 31) / 32 * sizeof(uint32_t));
+        say("host", q.slots, q.ids * sizeof(Slot));
+        // What the watchdog looks at: submitted_ns and word, side by side.
+        for (uint32_t id = 0; id < q.ids; ++id)
+            say("host_writes", &q.slots[id].submitted_ns, sizeof(uint64_t) + sizeof(uint32_t));
+    }
+}
+
 // Stops the drive's thread; gives what went wrong: rules broken, stray completions, commands seen.
 void gids_nvme_stop(void* handle, uint64_t* out) {
     const std::unique_ptr<Host> host(static_cast<Host*>(handle));

@@ -63,6 +63,25 @@ __global__ void probe_publish(uint32_t* data, uint32_t* flag, uint32_t* out, int
 }
 GIDS_REGISTER(probe_publish)
 
+// Lane 0 sets x, then y; lane 32 waits for y and notes x, and how often a location went back to an older value. `order`
+// 1: release/acquire, x is always seen; 0: relaxed, it need not be.
+__global__ void probe_messages(uint32_t* x, uint32_t* y, uint32_t* seen, uint32_t* went_back, int order) {
+    if (threadIdx.x == 0) {
+        for (uint32_t n = 1; n <= 5; ++n) atomic_ref<uint32_t>(*x).store(n, memory_order_relaxed);
+        atomic_ref<uint32_t>(*y).store(1u, order ? memory_order_release : memory_order_relaxed);
+    }
+    if (threadIdx.x == 32) {
+        uint32_t before = 0;
+        while (atomic_ref<uint32_t>(*y).load(order ? memory_order_acquire : memory_order_relaxed) == 0) {
+            const uint32_t now = atomic_ref<uint32_t>(*x).load(memory_order_relaxed);
+            if (now < before) ++*went_back;
+            before = now;
+        }
+        *seen = atomic_ref<uint32_t>(*x).load(memory_order_relaxed);
+    }
+}
+GIDS_REGISTER(probe_messages)
+
 // A neighbour exchange through shared memory; `barrier` 0 leaves out the barrier, a race, 2 puts a vote there, which
 // meets but orders nothing.
 __global__ void probe_exchange(uint32_t* out, int barrier) {

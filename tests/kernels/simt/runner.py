@@ -27,27 +27,30 @@ FLAGS = [
 ]
 
 
-def build(sanitize: str = "") -> Path:
-    """Compile ``kernels/entry*.cu`` and the probe kernels with g++ and return the library."""
-    out = ROOT / "build" / (f"simt-{sanitize}" if sanitize else "simt")
+def build(sanitize: str = "", variant: Path | None = None) -> Path:
+    """Compile ``kernels/entry*.cu`` and the probe kernels with g++ and return the library.
+
+    ``variant`` is a directory with other headers, whose ``entry.cu`` is compiled instead, and where the library goes.
+    """
+    out = variant or ROOT / "build" / (f"simt-{sanitize}" if sanitize else "simt")
     out.mkdir(parents=True, exist_ok=True)
     with (out / "lock").open("w") as lock:  # test workers ask for it at the same time
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return _build(out, sanitize)
+        return _build(out, sanitize, variant or KERNELS)
 
 
-def _build(out: Path, sanitize: str) -> Path:
+def _build(out: Path, sanitize: str, kernels: Path) -> Path:
     library = out / "libgids_simt.so"
     compiler = [*([shutil.which("ccache")] if shutil.which("ccache") else []), "g++"]
-    device = [*sorted(KERNELS.glob("entry*.cu")), HERE / "probe.cu"]
-    inputs = [*KERNELS.glob("*.cu*"), *HERE.glob("*.[ch]*"), Path(__file__)]
+    device = [*sorted(kernels.glob("entry*.cu")), *([HERE / "probe.cu"] if kernels == KERNELS else [])]
+    inputs = [*kernels.glob("*.cu*"), *HERE.glob("*.[ch]*"), Path(__file__)]
     newest = max(path.stat().st_mtime for path in inputs)
     if library.exists() and library.stat().st_mtime > newest:
         return library
     jobs = []
-    for source in [HERE / "simt.cpp", *device]:
+    for source in [HERE / "simt.cpp", HERE / "weak.cpp", *device]:
         target = out / f"{source.stem}.o"
-        flags = [*FLAGS, "-DGIDS_SIMT", "-I", str(KERNELS), "-I", str(HERE)]
+        flags = [*FLAGS, "-DGIDS_SIMT", "-I", str(kernels), "-I", str(HERE)]
         if source.suffix == ".cu":  # the machine itself stays unsanitized: it tells TSan what orders what
             flags += ["-include", "simt.hpp", "-x", "c++", *([f"-fsanitize={sanitize}"] if sanitize else [])]
         command = [*compiler, *flags, "-c", str(source), "-o", str(target)]
@@ -71,14 +74,17 @@ class Simt:
     """Launches entry points of one built library.
 
     Arguments are NumPy arrays (passed as pointers), NumPy scalars (passed by value with their own size), or ``None``
-    (a null pointer). Arrays get red zones around them, checked after the launch.
+    (a null pointer). Arrays get red zones around them, checked after the launch. With ``weak`` atomic loads may see
+    older stores, as far as the orders of both allow it; ThreadSanitizer looks at the orders itself.
     """
 
     RED_BYTES = 64
 
-    def __init__(self, library: Path):
+    def __init__(self, library: Path, *, weak: bool = False):
         self.launched: set[str] = set()  # entry points that ran to their end
         self._library = ctypes.CDLL(str(library))
+        if weak:
+            self._library.gids_simt_weak(1)
         self._library.gids_simt_names.restype = ctypes.c_char_p
         self.names: list[str] = self._library.gids_simt_names().decode().split()
 

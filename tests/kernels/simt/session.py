@@ -9,14 +9,15 @@ from gids.cuda.array import DeviceArray
 from gids.cuda.session import grid_blocks
 
 RED, RUBBISH, RED_BYTES = 0xA5, 0xCD, 64
+ALIGN = 256  # of every allocation of CUDA's
 
 
 class _Memory:
     """Bytes with red zones, checked when the last array over them is gone."""
 
     def __init__(self, count: int, damage: list[str]):
-        self.raw = np.full(count + 2 * RED_BYTES + 16, RED, np.uint8)
-        start = -self.raw.ctypes.data % 16
+        self.raw = np.full(count + 2 * RED_BYTES + ALIGN, RED, np.uint8)
+        start = -(self.raw.ctypes.data + RED_BYTES) % ALIGN
         self.bytes = self.raw[start + RED_BYTES : start + RED_BYTES + count]
         self.bytes[:] = RUBBISH
         self.zones = (self.raw[start : start + RED_BYTES], self.raw[start + RED_BYTES + count :])
@@ -45,6 +46,7 @@ class SimtSession:
     def __init__(self, simt: Simt, block_threads: int = 64, seed: int = 0, max_blocks: int = 8):
         self._simt, self.block_threads, self._seed, self._max_blocks = simt, block_threads, seed * 1000003, max_blocks
         self._damage: list[str] = []
+        self.scratch: dict[str, DeviceArray] = {}
 
     def empty(self, shape, dtype):
         shape = (shape,) if isinstance(shape, int) else shape
@@ -58,6 +60,9 @@ class SimtSession:
 
     def download(self, array):
         return self._bytes(array).copy().view(array.dtype).reshape(array.shape)
+
+    def download_all(self, arrays):
+        return [self.download(array) for array in arrays]
 
     def copy(self, to, source):
         assert to.nbytes == source.nbytes

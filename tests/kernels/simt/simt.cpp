@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "weak.hpp"
+
 extern "C" {
 [[gnu::weak]] void* __tsan_get_current_fiber();
 [[gnu::weak]] void* __tsan_create_fiber(unsigned flags);
@@ -63,6 +65,7 @@ constexpr unsigned kNoSync = 1;  // __tsan_switch_to_fiber_no_sync
 struct Entry {
     Thunk thunk;
     std::vector<std::size_t> argument_sizes;
+    std::vector<bool> pointers;  // which arguments are
 };
 
 std::map<std::string, Entry>& registry() {
@@ -96,6 +99,7 @@ struct Lane {
     LaneId id{};
     Block* block = nullptr;
     int linear = 0;  // within the block
+    int number = 0;  // within the wave
     State state = State::kDone;
     int ready_index = -1;
     void* stack_pointer = nullptr;
@@ -135,8 +139,10 @@ public:
     void launch(const std::string& name, dim3 grid, dim3 block, void** arguments, uint64_t seed);
     Lane& current() { return *current_; }
     void maybe_switch() {
+        if (stop_asked_.load(std::memory_order_relaxed)) fail("stopped from outside");
         if ((random() & 3) == 0) run_another();
     }
+    void ask_to_stop() { stop_asked_ = true; }
     uint64_t random() {
         state_ ^= state_ << 13;
         state_ ^= state_ >> 7;
@@ -154,6 +160,17 @@ public:
         lane.state = State::kReady;
         add_ready(&lane);
     }
+    // Weak memory: the lanes of a block that `joins` picks know from now on what any of them knows.
+    template <class Joins>
+    void meet(const Block& block, Joins joins) {
+        if (!weak) return;
+        met_.clear();
+        for (int i = 0; i < block.lanes; ++i)
+            if (joins(i)) met_.push_back(block.first_lane + i);
+        memory.meet(met_);
+    }
+    bool weak = false;  // loads may see older stores
+    WeakMemory memory;
     Lane& lane(const Block& block, int linear) { return *lanes_[block.first_lane + linear]; }
     [[noreturn]] void fail(const std::string& message) {
         error_ = message + " [block " + std::to_string(current_->id.block.x) + ", thread " +
@@ -191,8 +208,10 @@ private:
     void* host_fiber_ = nullptr;
     Thunk thunk_ = nullptr;
     void** arguments_ = nullptr;
+    std::vector<int> met_;
     std::string error_;
     uint64_t state_ = 1;
+    std::atomic<bool> stop_asked_{false};
     char started_[8], ended_[8];  // sync addresses: launch before lanes, lanes before return
 };
 
@@ -289,6 +308,7 @@ void Machine::run_wave(int64_t first_block, int64_t count, dim3 grid, dim3 block
             prepare(lane);
             lane.block = state.get();
             lane.linear = t;
+            lane.number = state->first_lane + t;
             const auto u = static_cast<unsigned>(t);
             lane.id.thread = {u % block.x, u / block.x % block.y, u / (block.x * block.y)};
             lane.id.block = {static_cast<unsigned>(linear % grid.x), static_cast<unsigned>(linear / grid.x % grid.y),
@@ -301,6 +321,7 @@ void Machine::run_wave(int64_t first_block, int64_t count, dim3 grid, dim3 block
         blocks_.push_back(std::move(state));
     }
     error_.clear();
+    memory.start(total);
     release(started_);
     host_fiber_ = __tsan_get_current_fiber ? __tsan_get_current_fiber() : nullptr;
     current_ = ready_[random() % ready_.size()];
@@ -326,6 +347,7 @@ void Machine::launch(const std::string& name, dim3 grid, dim3 block, void** argu
                                  std::to_string(lanes) + " and " + std::to_string(blocks) + ")");
     thunk_ = found->second.thunk;
     arguments_ = arguments;
+    stop_asked_ = false;
     state_ = (seed + 1) * 0x9E3779B97F4A7C15ull | 1;
     const auto resident = static_cast<int64_t>(kMaxResidentLanes / lanes);
     for (int64_t first = 0; first < static_cast<int64_t>(blocks); first += resident)
@@ -337,6 +359,32 @@ void Machine::launch(const std::string& name, dim3 grid, dim3 block, void** argu
 const LaneId& self() { return machine().current().id; }
 void yield() { machine().maybe_switch(); }
 bool spurious() { return (machine().random() & 7) == 0; }
+
+namespace {
+bool acquires(std::memory_order order) {
+    return order == std::memory_order_acquire || order == std::memory_order_acq_rel ||
+           order == std::memory_order_seq_cst;
+}
+bool releases(std::memory_order order) {
+    return order == std::memory_order_release || order == std::memory_order_acq_rel ||
+           order == std::memory_order_seq_cst;
+}
+}  // namespace
+
+bool is_weak() { return machine().weak; }
+uint64_t weak_load(const void* at, uint64_t newest, std::memory_order order) {
+    Machine& m = machine();
+    return m.memory.load(m.current().number, reinterpret_cast<uintptr_t>(at), newest, acquires(order), m.random());
+}
+void weak_store(const void* at, uint64_t old, uint64_t value, std::memory_order order) {
+    Machine& m = machine();
+    m.memory.store(m.current().number, reinterpret_cast<uintptr_t>(at), old, value, releases(order));
+}
+void weak_update(const void* at, uint64_t old, uint64_t value, std::memory_order order) {
+    Machine& m = machine();
+    const auto address = reinterpret_cast<uintptr_t>(at);
+    m.memory.update(m.current().number, address, old, value, acquires(order), releases(order));
+}
 
 uint64_t block_count(bool vote) {
     Machine& m = machine();
@@ -352,6 +400,7 @@ uint64_t block_count(bool vote) {
             m.lane(block, i).result = block.votes;
             m.wake(m.lane(block, i));
         }
+        m.meet(block, [](int) { return true; });
         block.arrived = 0;
         block.votes = 0;
         ++block.barrier_generation;
@@ -419,6 +468,10 @@ uint64_t warp_collective(Collective kind, uint32_t mask, uint64_t value, int sou
             }
             m.wake(other);
         }
+        if (kind == Collective::kSync)
+            m.meet(block, [&](int i) {
+                return i >= warp_first && i < warp_first + in_warp && (mask >> (i - warp_first) & 1u) != 0;
+            });
         *meeting = warp.meetings[--warp.open];
         m.maybe_switch();
     } else {
@@ -441,8 +494,8 @@ void* block_shared(const void* site, std::size_t bytes, std::size_t alignment) {
     return block.shared.data() + offset;
 }
 
-Registration::Registration(const char* name, Thunk thunk, const std::size_t* sizes, int count) {
-    registry()[name] = {thunk, {sizes, sizes + count}};
+Registration::Registration(const char* name, Thunk thunk, const std::size_t* sizes, const bool* pointers, int count) {
+    registry()[name] = {thunk, {sizes, sizes + count}, std::vector<bool>(pointers, pointers + count)};
 }
 
 }  // namespace simt
@@ -464,6 +517,12 @@ int gids_simt_launch(const char* name, unsigned grid_x, unsigned grid_y, unsigne
     }
 }
 
+// From now on loads may see older stores than the latest, as far as orders allow (weak.hpp).
+void gids_simt_weak(int on) {
+    const std::lock_guard<std::mutex> lock(simt::machine_mutex);
+    simt::machine().weak = on != 0;
+}
+
 // Number of arguments of a kernel, or -1 if there is none of that name; sizes[i] gets their bytes.
 int gids_simt_arguments(const char* name, std::size_t* sizes, int capacity) {
     const auto found = simt::registry().find(name);
@@ -472,6 +531,18 @@ int gids_simt_arguments(const char* name, std::size_t* sizes, int capacity) {
     for (int i = 0; i < static_cast<int>(from.size()) && i < capacity; ++i) sizes[i] = from[i];
     return static_cast<int>(from.size());
 }
+
+// Which arguments of a kernel are pointers: pointers[i] becomes 1 or 0.
+int gids_simt_pointers(const char* name, char* pointers, int capacity) {
+    const auto found = simt::registry().find(name);
+    if (found == simt::registry().end()) return -1;
+    const auto& from = found->second.pointers;
+    for (int i = 0; i < static_cast<int>(from.size()) && i < capacity; ++i) pointers[i] = from[i] ? 1 : 0;
+    return static_cast<int>(from.size());
+}
+
+// Ends the kernel that runs now: its launch returns 1. Called by another thread.
+void gids_simt_stop() { simt::machine().ask_to_stop(); }
 
 // Names of all kernels, separated by newlines.
 const char* gids_simt_names() {

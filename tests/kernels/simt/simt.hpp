@@ -40,10 +40,16 @@ uint64_t block_count(bool vote);
 // Rendezvous of the lanes in mask. Returns: kSync 0; kBallot the votes; kShuffle the value of lane `source`.
 uint64_t warp_collective(Collective kind, uint32_t mask, uint64_t value, int source);
 void* block_shared(const void* site, std::size_t bytes, std::size_t alignment);
+// What an atomic load sees, and what an atomic store or exchange leaves, under weak memory (weak.hpp). is_weak() false,
+// as under ThreadSanitizer: every load sees the latest store.
+bool is_weak();
+uint64_t weak_load(const void* at, uint64_t newest, std::memory_order order);
+void weak_store(const void* at, uint64_t old, uint64_t value, std::memory_order order);
+void weak_update(const void* at, uint64_t old, uint64_t value, std::memory_order order);
 
 using Thunk = void (*)(void** arguments);
 struct Registration {
-    Registration(const char* name, Thunk thunk, const std::size_t* sizes, int count);
+    Registration(const char* name, Thunk thunk, const std::size_t* sizes, const bool* pointers, int count);
 };
 
 template <class... Arguments, std::size_t... I>
@@ -61,69 +67,110 @@ void thunk(void** arguments) {
 template <class... Arguments>
 struct Sizes {
     static constexpr std::size_t kValues[sizeof...(Arguments) + 1] = {sizeof(Arguments)..., 0};
+    static constexpr bool kPointers[sizeof...(Arguments) + 1] = {std::is_pointer_v<Arguments>..., false};
 };
 template <class... Arguments>
 Registration registration(const char* name, Thunk thunk, void (*)(Arguments...)) {
-    return Registration(name, thunk, Sizes<Arguments...>::kValues, sizeof...(Arguments));
+    using Of = Sizes<Arguments...>;
+    return Registration(name, thunk, Of::kValues, Of::kPointers, sizeof...(Arguments));
 }
 
-// std::atomic_ref with a chance for other lanes to run before each operation.
+// std::atomic_ref with a chance for other lanes to run before each operation, and weak memory if it is on.
 template <class T>
 class atomic_ref {
 public:
     explicit atomic_ref(T& value) : ref_(value), address_(&value) {}
-    T load(std::memory_order order = std::memory_order_seq_cst) const { return yield(), ref_.load(order); }
+    T load(std::memory_order order = std::memory_order_seq_cst) const {
+        yield();
+        const T newest = ref_.load(order);
+        return is_weak() ? value_of(weak_load(address_, bits_of(newest), order)) : newest;
+    }
     void store(T value, std::memory_order order = std::memory_order_seq_cst) const {
-        yield(), ref_.store(value, order);
+        yield();
+        if (!is_weak()) return ref_.store(value, order);
+        weak_store(address_, bits_of(ref_.exchange(value, order)), bits_of(value), order);
     }
     T exchange(T value, std::memory_order order = std::memory_order_seq_cst) const {
-        return yield(), ref_.exchange(value, order);
+        return update(
+            order, [&] { return ref_.exchange(value, order); }, [&](T) { return value; });
     }
     T fetch_add(T value, std::memory_order order = std::memory_order_seq_cst) const {
-        return yield(), ref_.fetch_add(value, order);
+        return update(
+            order, [&] { return ref_.fetch_add(value, order); }, [&](T old) { return old + value; });
     }
     T fetch_sub(T value, std::memory_order order = std::memory_order_seq_cst) const {
-        return yield(), ref_.fetch_sub(value, order);
+        return update(
+            order, [&] { return ref_.fetch_sub(value, order); }, [&](T old) { return old - value; });
     }
     T fetch_or(T value, std::memory_order order = std::memory_order_seq_cst) const {
-        return yield(), ref_.fetch_or(value, order);
+        return update(
+            order, [&] { return ref_.fetch_or(value, order); }, [&](T old) { return old | value; });
     }
     T fetch_and(T value, std::memory_order order = std::memory_order_seq_cst) const {
-        return yield(), ref_.fetch_and(value, order);
+        return update(
+            order, [&] { return ref_.fetch_and(value, order); }, [&](T old) { return old & value; });
     }
     T fetch_min(T value, std::memory_order order = std::memory_order_seq_cst) const {
-        yield();
-        T seen = ref_.load(std::memory_order_relaxed);
-        while (!ref_.compare_exchange_weak(seen, value < seen ? value : seen, order, std::memory_order_relaxed)) {
-        }
-        return seen;
+        return choose(order, [&](T seen) { return value < seen ? value : seen; });
     }
     T fetch_max(T value, std::memory_order order = std::memory_order_seq_cst) const {
-        yield();
-        T seen = ref_.load(std::memory_order_relaxed);
-        while (!ref_.compare_exchange_weak(seen, seen < value ? value : seen, order, std::memory_order_relaxed)) {
-        }
-        return seen;
+        return choose(order, [&](T seen) { return seen < value ? value : seen; });
     }
     bool compare_exchange_strong(T& expected, T value, std::memory_order success, std::memory_order failure) const {
-        return yield(), ref_.compare_exchange_strong(expected, value, success, failure);
+        yield();
+        const bool done = ref_.compare_exchange_strong(expected, value, success, failure);
+        if (is_weak()) {
+            if (done) weak_update(address_, bits_of(expected), bits_of(value), success);
+            else weak_update(address_, bits_of(expected), bits_of(expected), failure);
+        }
+        return done;
     }
     bool compare_exchange_strong(T& expected, T value, std::memory_order order = std::memory_order_seq_cst) const {
-        return yield(), ref_.compare_exchange_strong(expected, value, order);
+        return compare_exchange_strong(expected, value, order, failure_of(order));
     }
     bool compare_exchange_weak(T& expected, T value, std::memory_order success, std::memory_order failure) const {
-        yield();
-        if (spurious()) return expected = ref_.load(failure), false;
-        return ref_.compare_exchange_strong(expected, value, success, failure);
+        if (spurious()) return expected = load(failure), false;
+        return compare_exchange_strong(expected, value, success, failure);
     }
     bool compare_exchange_weak(T& expected, T value, std::memory_order order = std::memory_order_seq_cst) const {
-        const auto failure = order == std::memory_order_acq_rel   ? std::memory_order_acquire
-                             : order == std::memory_order_release ? std::memory_order_relaxed
-                                                                  : order;
-        return compare_exchange_weak(expected, value, order, failure);
+        return compare_exchange_weak(expected, value, order, failure_of(order));
     }
 
 private:
+    static constexpr std::memory_order failure_of(std::memory_order order) {
+        return order == std::memory_order_acq_rel   ? std::memory_order_acquire
+               : order == std::memory_order_release ? std::memory_order_relaxed
+                                                    : order;
+    }
+    static uint64_t bits_of(T value) {
+        uint64_t bits = 0;
+        std::memcpy(&bits, &value, sizeof(T));
+        return bits;
+    }
+    static T value_of(uint64_t bits) {
+        T value;
+        std::memcpy(&value, &bits, sizeof(T));
+        return value;
+    }
+    template <class Act, class Result>
+    T update(std::memory_order order, Act act, Result result) const {
+        yield();
+        const T old = act();
+        if (is_weak()) weak_update(address_, bits_of(old), bits_of(static_cast<T>(result(old))), order);
+        return old;
+    }
+    template <class Result>
+    T choose(std::memory_order order, Result result) const {
+        return update(
+            order,
+            [&] {
+                T seen = ref_.load(std::memory_order_relaxed);
+                while (!ref_.compare_exchange_weak(seen, result(seen), order, std::memory_order_relaxed)) {
+                }
+                return seen;
+            },
+            result);
+    }
     std::atomic_ref<T> ref_;
     T* address_;
 };

@@ -34,7 +34,8 @@ def delay(stream_handle, seconds):
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: time.sleep(seconds))
     library = ctypes.CDLL("libcuda.so.1")
     _callbacks.append(call)
-    assert library.cuLaunchHostFunc(ctypes.c_void_p(stream_handle), call, None) == 0
+    with open_device().current():
+        assert library.cuLaunchHostFunc(ctypes.c_void_p(stream_handle), call, None) == 0
 
 
 def test_a_consumers_stream_waits_for_the_producer(session, consumer):
@@ -82,12 +83,13 @@ def test_capsule_fields(session):
         array.__dlpack__(copy=True)
 
 
-def test_tensors_share_memory_and_keep_it_alive(session, live):
+def test_tensors_share_memory_and_keep_it_alive(session, live, fake):
     values = np.arange(12, dtype=np.float32).reshape(4, 3)
     array = session.upload(values)
     pieces = live()["pieces"]
     tensor = to_torch(array, torch_device(session))
-    assert tensor.data_ptr() == array.pointer
+    assert tensor.dtype == torch.float32
+    assert [handed.pointer for handed in fake.handed] == [array.pointer]
     del array
     assert live()["pieces"] == pieces
     assert torch.equal(tensor, torch.from_numpy(values))

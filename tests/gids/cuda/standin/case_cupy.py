@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-import gids
 from gids.cuda.session import CudaSession, open_device
 from gids.errors import ConfigError
+from tests.loading import load
 
 os.environ["CUPY_CUDA_ARRAY_INTERFACE_EXPORT_VERSION"] = "2"
 sys.path.append(os.environ.get("GIDS_CUPY") or str(Path(sys.prefix) / "cupy"))
@@ -34,9 +34,9 @@ def test_seeds_in_an_array_of_cupy(dataset, dtype):
     ids, session = np.arange(0, 200, 3, dtype=dtype), CudaSession(open_device())
     seeds = lay_over(session.upload(ids))
     assert type(seeds).__module__.startswith("cupy")
-    with gids.Loader(dataset, seeds=torch.from_numpy(ids.astype(np.int64)), **OPTIONS) as loader:
+    with load(dataset, seeds=torch.from_numpy(ids.astype(np.int64)), **OPTIONS) as loader:
         expected = list(loader)
-    with gids.Loader(dataset, seeds=seeds, **OPTIONS) as loader:
+    with load(dataset, seeds=seeds, **OPTIONS) as loader:
         got = list(loader)
     assert len(got) == len(expected) == 2
     for mine, theirs in zip(got, expected, strict=True):
@@ -47,9 +47,9 @@ def test_seeds_in_an_array_of_cupy(dataset, dtype):
 def test_what_cupy_cannot_hand_over(dataset):
     session = CudaSession(open_device())
     with pytest.raises(ConfigError, match=r"seeds must be contiguous \(got strides \(16,\)\)"):
-        gids.Loader(dataset, seeds=lay_over(session.upload(np.arange(30)))[::2], **OPTIONS)
+        load(dataset, seeds=lay_over(session.upload(np.arange(30)))[::2], **OPTIONS)
     with pytest.raises(ConfigError, match="seeds must be integers of one dimension"):
-        gids.Loader(dataset, seeds=lay_over(session.upload(np.zeros((3, 4), np.int64))), **OPTIONS)
+        load(dataset, seeds=lay_over(session.upload(np.zeros((3, 4), np.int64))), **OPTIONS)
 
 
 def test_where_cupy_ends_without_nvidias_driver():

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gids.cuda import dma_buf
+from gids.cuda.dma_buf import probe_dma_buf
 from gids.cuda.session import CudaSession, open_device
-from gids.nvme import dma_buf
-from gids.nvme.dma_buf import probe_dma_buf
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_what_the_kernel_is_asked(session, tmp_path, monkeypatch, refusal, words
             assert request.id == 7
 
     (tmp_path / "iommu").touch()
-    monkeypatch.setattr(dma_buf.fcntl, "ioctl", ioctl)
+    monkeypatch.setattr(dma_buf, "ioctl", ioctl)
     probe = probe_dma_buf(session, tmp_path / "iommu")
     assert (probe.step, probe.works) == ("map", refusal is None)
     assert words in probe.reason

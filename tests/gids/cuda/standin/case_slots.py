@@ -9,11 +9,11 @@ import torch
 import gids.cuda.gds as gds
 from gids.cuda.arena import SlotArena
 from gids.cuda.session import CudaSession, DeviceBudget, open_device
-from gids.cuda.store import CudaFeatureStore
+from gids.cuda.store import CudaTableStore
 from gids.errors import DeviceError, StorageError
 from gids.storage import RowReader, StorageOptions
 from gids.table import RowTable, Stripe
-from gids.tiers import FeatureStore, HostBuffer, HostRows, popularity_levels
+from gids.tiers import HostBuffer, HostRows, TableStore, popularity_levels
 
 if importlib.util.find_spec("kvikio") is None:  # found, not imported: libcufile must be loaded before it
     pytest.skip("kvikio is not installed (make test installs it)", allow_module_level=True)
@@ -60,6 +60,15 @@ class Spy:
         self._file.close()
 
 
+def begun(store, batches, lookahead):
+    """Plan a group and begin to read all of it."""
+    ticket = store.plan(batches, lookahead)
+    ticket.begin()
+    while not ticket.underway:
+        store.advance()
+    return ticket
+
+
 class Setup:
     """A device store over engine gds, and what it asked of kvikio and of the device."""
 
@@ -80,10 +89,11 @@ class Setup:
         self.reads = []
         self.reader = gds.GdsReader(table, OPTIONS, self.sessions[1], 128 << 10, groups=2)
         self.reader._files = [Spy(file, number, self.reads) for number, file in enumerate(self.reader._files)]
-        self.store = CudaFeatureStore(
+        self.store = CudaTableStore(
             table, self.reader, *self.sessions, cache_rows=capacity, policy=policy, host_buffer=self.host, seed=3,
-            group_rows=group_rows, popularity=popularity,
+            group_bytes=group_rows * table.row_bytes, popularity=popularity,
         )  # fmt: skip
+        self.store.group_account.limit = 1 << 40  # one thread plans and gathers here: it must not wait for itself
 
     def run(self, batches, group=3):
         """Gather everything with two groups in flight; gives the batches as bytes."""
@@ -91,7 +101,7 @@ class Setup:
         rows = [plans.upload(batch.numpy()) for batch in batches]
 
         def start(at):
-            return store.start(store.plan_group(rows[at : at + group], rows[at + group :]))
+            return begun(store, rows[at : at + group], rows[at + group :])
 
         pending = start(0)
         for at in range(0, len(rows), group):
@@ -103,7 +113,6 @@ class Setup:
 
     def close(self):
         self.store.close()
-        self.reader.close()
 
     def inside(self, pointer, size):
         arena = self.store.arena.values
@@ -112,23 +121,25 @@ class Setup:
 
 def check(table, values, capacity, policy, group_rows=ROWS, hosted=0, popularity=None):
     batches, setup = make_batches(), Setup(table, capacity, policy, group_rows, hosted, popularity)
-    with RowReader(table, StorageOptions()) as reader:
-        cpu = FeatureStore(
-            table, reader, cache_rows=capacity, policy=policy, host_buffer=setup.host, seed=3, popularity=popularity
-        )
-        expected = []
-        for at in range(0, len(batches), 3):
-            pending = cpu.start(cpu.plan_group(batches[at : at + 3], batches[at + 3 :]))
-            expected += [cpu.gather(pending, i) for i in range(3)]
+    cpu = TableStore(
+        table, RowReader(table, StorageOptions()), cache_rows=capacity, policy=policy, host_buffer=setup.host, seed=3,
+        popularity=popularity, arena_rows=table.num_rows,
+    )  # fmt: skip
+    expected = []
+    for at in range(0, len(batches), 3):
+        ticket = begun(cpu, batches[at : at + 3], batches[at + 3 :])
+        expected += [cpu.gather(ticket, i) for i in range(3)]
     for batch, mine, theirs in zip(batches, setup.run(batches), expected, strict=True):
         assert np.array_equal(mine, values[batch.numpy()])
         assert torch.equal(torch.from_numpy(mine).reshape(-1), theirs.contiguous().view(torch.uint8).reshape(-1))
-    assert setup.store.counters == cpu.counters
+    sources = ("requests", "cache", "host", "disk", "duplicates")
+    assert [setup.store.counts()[name] for name in sources] == [cpu.counts()[name] for name in sources]
     assert np.array_equal(setup.store.planner.resident_rows(), cpu.planner.resident_rows().numpy())
     stats = setup.reader.stats()
-    assert stats["rows"] == stats["rows_direct"] + stats["rows_staged"] == setup.store.counters.disk
+    assert stats["rows"] == stats["rows_direct"] + stats["rows_staged"] == setup.store.counts()["disk"]
     if group_rows == ROWS:
         assert setup.store.arena.num_free == group_rows  # the cache has its slots, and every other one is free
+    cpu.close()
     setup.close()
     return setup, stats
 

@@ -1,0 +1,73 @@
+"""What calls and bytes cost on two machines with a GPU: every constant with its source. Nothing here was measured by us."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SECTOR_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A machine. Times are in microseconds, rates in bytes per second."""
+
+    name: str
+    hbm_bytes_s: float
+    link_bytes_s: float
+    warp_instructions_s: float
+    drives: int
+    drive_reads_s: float
+    drive_bytes_s: float
+    #: A launch from Python, on the host: 5 to 10 µs (FACTS.md, a reading of cuda.core and of the driver's documentation).
+    launch_us: float = 7.5
+    #: The shortest kernel with its gap to the next: 3.8 µs where launches overlap with execution (NVIDIA, "Getting
+    #: Started with CUDA Graphs", developer.nvidia.com/blog/cuda-graphs).
+    kernel_us: float = 3.8
+    #: The host waits for a stream or an event: 10 to 20 µs beyond what it waits for (FACTS.md).
+    wait_us: float = 15.0
+    #: An event recorded or waited for by a stream, from Python: a driver call without work; assumed 2 µs.
+    event_us: float = 2.0
+    #: cuMemAllocAsync or cuMemFreeAsync served by the pool, from Python: assumed as an event plus the pool's lookup.
+    pool_us: float = 4.0
+    #: cuMemAlloc and cuMemFree map memory and wait for the device: assumed 200 µs; they must not occur in steady state.
+    alloc_us: float = 200.0
+    #: cuMemHostAlloc and cuMemHostRegister lock pages: assumed 100 µs and 0.1 µs for a page of 4 KiB.
+    pin_us: float = 100.0
+    pin_page_us: float = 0.1
+    #: A copy or a fill queued from Python: as a launch.
+    copy_us: float = 7.5
+    #: The CPU copies pageable memory to the driver's staging buffer: one core, about 10 GB/s.
+    staging_bytes_s: float = 10e9
+    #: Of the HBM's bandwidth, what streams of sectors reach: STREAM-like kernels on A100 reach about 0.85 (BabelStream);
+    #: scattered sectors reach less, and the counted sectors are mostly scattered.
+    hbm_share: float = 0.7
+    #: Of the link, what reads of single 32-byte sectors reach: 4.7 of 12.2 GB/s on PCIe 3 (EMOGI, VLDB 2020, figure 4).
+    scattered_link_share: float = 0.39
+    #: One read of host memory that the next one waits for: 1.2 µs (FACTS.md).
+    chained_read_us: float = 1.2
+
+
+PROFILES = {
+    # NVIDIA A100 80GB SXM datasheet: 2,039 GB/s; 108 SMs x 4 schedulers x 1.41 GHz. Link: PCIe 4.0 x16 carries 6.3 M rows
+    # of 4 KiB a second (issue "The CUDA path as hardware wants it"). Drives: Samsung PM9A3 datasheet.
+    "a100-pcie4": Profile(
+        "A100 80 GB, PCIe 4 x16, four PCIe 4 drives",
+        hbm_bytes_s=2.039e12,
+        link_bytes_s=25.8e9,
+        warp_instructions_s=108 * 4 * 1.41e9,
+        drives=4,
+        drive_reads_s=1.1e6,
+        drive_bytes_s=6.9e9,
+    ),
+    # NVIDIA H100 SXM datasheet: 3,350 GB/s; 132 SMs x 4 schedulers x 1.98 GHz. Link: 12.7 M rows of 4 KiB a second, as
+    # above. Drives: Samsung PM1743 datasheet.
+    "h100-pcie5": Profile(
+        "H100 SXM, PCIe 5 x16, four PCIe 5 drives",
+        hbm_bytes_s=3.35e12,
+        link_bytes_s=52.0e9,
+        warp_instructions_s=132 * 4 * 1.98e9,
+        drives=4,
+        drive_reads_s=2.5e6,
+        drive_bytes_s=14.0e9,
+    ),
+}

@@ -1,0 +1,244 @@
+"""Virtual time: what a trace of driver calls would take on a machine with a GPU. Estimated, not measured.
+
+The stand-in for the driver writes one line per call (tests/standin/trace.cpp). Calls of a host thread follow each other;
+work of a stream follows its queue, its events, and the call that queued it; a wait ends when what it waits for has ended.
+Kernels take as long as their counted sectors and instructions need, or the shortest kernel's time; kernels of different
+streams overlap freely, which is kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gids.bench.cuda_profiles import SECTOR_BYTES, Profile
+
+#: Kernels whose work is per byte of a row; their counts are of rows of so many bytes.
+ROW_KERNELS, COUNTED_ROW_BYTES = ("gather_rows", "admit_rows"), 1024
+#: Below this, a launch or copy has one size whatever the batch: counters, shapes, offsets of a group.
+FIXED_ITEMS, FIXED_BYTES = 512, 4096
+#: Which stage a kernel is of, by what its name begins with; scans and sorts are of their stream's stage.
+STAGES = {
+    "sample": ("choose_", "count_edges", "count_weighted", "gather_neighbors", "unique_", "flag_numbered", "ladies_",
+               "exclude_", "draw_", "pair_", "keep_pairs", "mark_items", "take_weights"),
+    "plan": ("classify_", "collect_", "count_classes", "fill_slots", "flag_new", "rank_",
+             "map_", "observe_", "order_", "place_", "plan_", "sieve_", "slots_"),
+    "gather": ("gather_rows", "admit_", "resolve_", "widen_"),
+    "storage": ("nvme_", "unpack_"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Call:
+    """One driver call, as the stand-in wrote it down."""
+
+    kind: str
+    thread: int
+    stream: int
+    name: str
+    size: int  # bytes; of a launch, the items that it is for (0: not told)
+    more: str
+
+    @classmethod
+    def parse(cls, line: str) -> Call:
+        """Read a line ``kind|thread|stream|name|size|more|work``."""
+        kind, thread, stream, name, size, more = line.split("|")[:6]
+        return cls(kind, int(thread), int(stream), name, int(size), more)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How a small run stands for a large one.
+
+    Attributes
+    ----------
+    rows : float
+        Rows of the large batch for each of the small one; work and copies above a fixed size grow by it.
+    row_bytes : int
+        Bytes of a row, the same in both.
+    """
+
+    rows: float = 1.0
+    row_bytes: int = COUNTED_ROW_BYTES
+
+
+@dataclass
+class Span:
+    """Something that took time, on a host thread or on a stream."""
+
+    track: str
+    name: str
+    begin_us: float
+    end_us: float
+    stage: str
+
+
+@dataclass
+class Timeline:
+    """What a trace came to."""
+
+    spans: list[Span] = field(default_factory=list)
+    marks: list[tuple[str, float]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    link_bytes: float = 0.0  # all of it: copies and reads by kernels
+    copied_bytes: Counter[str] = field(default_factory=Counter)
+    host_us: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by stage
+    device_us: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by stage
+    waited_us: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by stage
+    link_us: float = 0.0
+
+    def perfetto(self) -> dict[str, Any]:
+        """Return the timeline in the trace-event format, which ui.perfetto.dev opens."""
+        tracks = {name: number for number, name in enumerate(sorted({span.track for span in self.spans}), 1)}
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "estimated, not measured"}}
+        ]
+        for name, number in tracks.items():
+            events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": name}})
+        for span in self.spans:
+            events.append(
+                {
+                    "ph": "X",
+                    "name": span.name,
+                    "cat": span.stage,
+                    "pid": 1,
+                    "tid": tracks[span.track],
+                    "ts": span.begin_us,
+                    "dur": span.end_us - span.begin_us,
+                }
+            )
+        events += [{"ph": "i", "s": "g", "name": name, "pid": 1, "tid": 0, "ts": at} for name, at in self.marks]
+        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"note": "estimated, not measured"}}
+
+
+def stage_of(kernel: str) -> str | None:
+    """Return the stage that a kernel is of, or None for those that several stages use."""
+    if kernel.startswith("choose_turns"):  # others that begin so choose edges
+        return "plan"
+    for stage, begins in STAGES.items():
+        if kernel.startswith(begins):
+            return stage
+    return None
+
+
+def stages_of_streams(calls: Iterable[Call]) -> dict[int, str]:
+    """Return the stage of each stream: that of most of its kernels."""
+    seen: dict[int, Counter[str]] = defaultdict(Counter)
+    for call in calls:
+        if call.kind == "launch" and (stage := stage_of(call.name)) is not None:
+            seen[call.stream][stage] += 1
+    return {stream: counts.most_common(1)[0][0] for stream, counts in seen.items()}
+
+
+class Clock:
+    """Plays a trace on a machine."""
+
+    def __init__(self, profile: Profile, kernels: Mapping[str, Mapping[str, float]], scale: Scale):
+        self._profile, self._kernels, self._scale = profile, kernels, scale
+
+    def play(self, calls: Sequence[Call]) -> Timeline:
+        """Give every call its time."""
+        profile, timeline = self._profile, Timeline()
+        stages = stages_of_streams(calls)
+        homes = _homes(calls, stages)
+        host: dict[int, float] = defaultdict(float)
+        stream: dict[int, float] = defaultdict(float)
+        events: dict[str, float] = {}
+        for call in calls:
+            stage = stages.get(call.stream) or homes.get(call.thread, "other")
+            kind = "copy" if call.kind.startswith("copy") else call.kind
+            if kind == "mark":
+                timeline.marks.append((call.name, max([*host.values(), *stream.values()], default=0.0)))
+                continue
+            begin = host[call.thread]
+            busy = self._host_us(call)
+            ready = begin + busy
+            if kind in ("launch", "copy", "fill"):
+                timeline.counts["launches" if kind == "launch" else call.kind] += 1
+                took = self._device_us(call, timeline)
+                start = max(stream[call.stream], ready)
+                stream[call.stream] = start + took
+                timeline.spans.append(Span(f"stream {call.stream} ({stage})", call.name, start, start + took, stage))
+                timeline.device_us[stage] += took
+            elif kind == "record event":
+                events[call.more] = max(stream[call.stream], ready)
+            elif kind == "wait event":
+                stream[call.stream] = max(stream[call.stream], events.get(call.more, 0.0), ready)
+            elif kind in ("pool alloc", "alloc", "pin", "register"):
+                timeline.counts[f"allocations: {kind}"] += 1
+            until = ready
+            if kind == "sync stream" or call.kind in ("copy d2h pageable", "copy h2h"):
+                until = max(ready, stream[call.stream])
+            elif kind == "sync event":
+                until = max(ready, events.get(call.more, 0.0))
+            elif kind in ("sync context", "free", "unpin", "unregister"):
+                until = max([ready, *stream.values()])
+            waits = kind.startswith("sync") or until > ready
+            if waits:
+                timeline.counts["host waits"] += 1
+                until += profile.wait_us
+                timeline.waited_us[stage] += until - ready
+            timeline.host_us[stage] += busy
+            host[call.thread] = until
+            timeline.spans.append(Span(f"host thread {call.thread}", call.kind, begin, until, stage))
+        return timeline
+
+    def _host_us(self, call: Call) -> float:
+        profile = self._profile
+        if call.kind == "launch":
+            return profile.launch_us
+        if call.kind.startswith("copy") or call.kind == "fill":
+            staged = self._bytes(call) / profile.staging_bytes_s * 1e6 if "h2d pageable" in call.kind else 0.0
+            return profile.copy_us + staged
+        if call.kind.startswith("pool"):
+            return profile.pool_us
+        if call.kind in ("alloc", "free"):
+            return profile.alloc_us
+        if call.kind in ("pin", "register"):
+            return profile.pin_us + call.size / 4096 * profile.pin_page_us
+        if call.kind in ("unpin", "unregister"):
+            return profile.pin_us
+        return profile.event_us
+
+    def _bytes(self, call: Call) -> float:
+        return call.size * (self._scale.rows if call.size > FIXED_BYTES else 1.0)
+
+    def _device_us(self, call: Call, timeline: Timeline) -> float:
+        profile = self._profile
+        if call.kind != "launch":
+            count = self._bytes(call)
+            timeline.copied_bytes[call.kind] += int(count)
+            if call.kind in ("fill", "copy d2d"):
+                return max(profile.kernel_us, 2 * count / (profile.hbm_bytes_s * profile.hbm_share) * 1e6)
+            timeline.link_bytes += count
+            timeline.link_us += count / profile.link_bytes_s * 1e6
+            return profile.kernel_us + count / profile.link_bytes_s * 1e6
+        counts = self._kernels.get(call.name)
+        if counts is None or call.size == 0:
+            return profile.kernel_us
+        items = call.size * (self._scale.rows if call.size > FIXED_ITEMS else 1.0)
+        if call.name.startswith(ROW_KERNELS):
+            items *= self._scale.row_bytes / COUNTED_ROW_BYTES
+        hbm = items * (counts["hbm_load_sectors"] + counts["hbm_store_sectors"]) * SECTOR_BYTES
+        link = items * (counts["host_load_sectors"] + counts["host_store_sectors"]) * SECTOR_BYTES
+        whole = counts["host_sectors_per_access"] >= 4  # 128 bytes in a row fill a request
+        rate = profile.link_bytes_s * (1.0 if whole else profile.scattered_link_share)
+        timeline.link_bytes += link
+        timeline.link_us += link / rate * 1e6
+        seconds = max(
+            hbm / (profile.hbm_bytes_s * profile.hbm_share),
+            link / rate,
+            items * counts["instructions"] / profile.warp_instructions_s,
+        )
+        return max(profile.kernel_us, seconds * 1e6)
+
+
+def _homes(calls: Iterable[Call], stages: Mapping[int, str]) -> dict[int, str]:
+    """Return the stage of each host thread: that of most of the streams it uses."""
+    seen: dict[int, Counter[str]] = defaultdict(Counter)
+    for call in calls:
+        if call.stream in stages:
+            seen[call.thread][stages[call.stream]] += 1
+    return {thread: counts.most_common(1)[0][0] for thread, counts in seen.items()}

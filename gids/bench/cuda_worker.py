@@ -1,0 +1,90 @@
+"""One setting of ``gids bench cuda``, in a process whose CUDA driver is the stand-in: writes the trace of its calls."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import gids
+from gids.cuda.session import BLOCK_THREADS, CudaSession
+from gids.generate import communities
+
+
+def count_items(library: Any) -> None:
+    """Tell the stand-in what each launch is for."""
+    launch = CudaSession.launch
+
+    @functools.wraps(launch)
+    def told(self: CudaSession, kernel: str, items: int, *arguments: Any, **more: Any) -> None:
+        blocks = more.get("blocks")
+        library.gids_standin_items(ctypes.c_uint64(items if blocks is None else blocks * BLOCK_THREADS))
+        launch(self, kernel, items, *arguments, **more)
+
+    CudaSession.launch = told  # type: ignore[method-assign]
+
+
+def run(options: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Load an epoch and a few batches more; trace those after the first epoch, in steady state."""
+    library = ctypes.CDLL("libcuda.so.1")
+    count_items(library)
+    dataset = communities(
+        directory / "graph", num_nodes=options["nodes"], degree=options["degree"], dim=options["dim"], train=0.5
+    )
+    rows: list[int] = []
+    reads: list[int] = []
+    with gids.Loader(
+        dataset,
+        "train",
+        fanouts=options["fanouts"],
+        batch_size=options["batch_size"],
+        seed=1,
+        pipeline=gids.PipelineOptions(sweep_batches=options["group"]),
+        memory=gids.MemoryOptions(cache=options["cache"], host_buffer=0, device_budget="1GiB"),  # the rest is read
+        device="cuda:0",
+        storage=options["storage"],
+    ) as loader:
+        loader.prepare()
+        for _ in loader:
+            pass
+
+        def so_far() -> tuple[int, int, int]:
+            tables = loader.stats().tables.values()
+            return (
+                sum(table.reads for table in tables),
+                sum(table.bytes_read for table in tables),
+                sum(table.disk for table in tables),
+            )
+
+        before = so_far()
+        library.gids_standin_trace(1)
+        for number, batch in enumerate(loader):
+            library.gids_standin_mark(f"batch {number}".encode())
+            rows.append(int(batch.x.shape[0]))
+        library.gids_standin_trace(0)
+        reads = [now - then for now, then in zip(so_far(), before, strict=True)]
+        notes = dict(loader.notes)
+    size = library.gids_standin_trace_text
+    size.restype = ctypes.c_size_t
+    text = ctypes.create_string_buffer(size(None, ctypes.c_size_t(0)))
+    size(text, ctypes.c_size_t(len(text)))
+    return {"trace": text.raw.decode(), "rows": rows, "reads": reads, "notes": notes}
+
+
+def main() -> None:
+    """Read options from the first argument; print one JSON object."""
+    options = json.loads(sys.argv[1])
+    sys.path.insert(0, options["fake_torch"])
+    import fake_torch  # type: ignore[import-not-found, unused-ignore]
+
+    fake_torch.install().copies = False
+    with tempfile.TemporaryDirectory(prefix="gids-bench-cuda-") as directory:
+        print(json.dumps(run(options, Path(directory))))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+"""The CUDA backend: sampling, planning and gathering on a device, batches handed over by DLPack."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gids._native import ThreadPool
+from gids.budget import Memory, Pace, default_budget
+from gids.cuda.array import DeviceArray
+from gids.cuda.device_reader import DeviceReader
+from gids.cuda.gds import GdsReader, gds_availability
+from gids.cuda.interop import to_torch, torch_device, torch_ordinal
+from gids.cuda.nvme import NvmeDeviceReader
+from gids.cuda.sampling import (
+    CudaSampler,
+    DeviceBlock,
+    DeviceSample,
+    NodeNumbers,
+    PinnedTopology,
+    device_sampler,
+    pin_topology,
+    unpin_topology,
+)
+from gids.cuda.sampling.counts import Counts
+from gids.cuda.sampling.hop import UNCOUNTED_EDGES
+from gids.cuda.session import CudaSession, DeviceBudget, open_device
+from gids.cuda.store import CudaTableStore
+from gids.errors import ConfigError
+from gids.ledger import Ledger
+from gids.runtime.backend import SampledRows, Sampler, StoreSetup, sample_on_host
+from gids.runtime.batch import map_tensors
+from gids.runtime.options import PipelineOptions, RuntimeOptions, optional_bytes
+from gids.runtime.pipeline import Fetched
+from gids.sampling import Block, EdgeSeeds, Sample, SampleKey, SeedEdges, TimedSeeds, Topology
+from gids.storage import RowReader, StorageOptions
+from gids.table import RowTable
+from gids.types import EdgeType
+
+T = TypeVar("T")
+
+#: Of the device's free memory, where the user gives no budget: the model, its optimiser and activations need the rest.
+DEFAULT_SHARE = 0.8
+#: Scratch for one row of a group: sort buffers, flags, ranks and locations of the planner, its place, a piece to unpack.
+PLAN_ROW_BYTES = 240
+#: Scratch that does not grow: class counts of the policies, small arrays.
+FIXED_SCRATCH_BYTES = 4 << 20
+#: Of the device's memory in bytes, one in so many is the most edges that memory is taken for before they are counted.
+UNCOUNTED_SHARE = 2048
+#: Sampling works in about as much memory as so many samples.
+SCRATCH_SAMPLES = 4
+
+
+def cuda_pace(pipeline: PipelineOptions, region_bytes: int = 0) -> Pace:
+    """Say how a pipeline runs on a device, where ``gds`` takes ``region_bytes`` for each group in flight."""
+    return Pace(
+        pipeline.prefetch,
+        pipeline.groups_in_flight,
+        pipeline.sample_workers or 1,
+        sweeps=False,
+        plan_row_bytes=PLAN_ROW_BYTES,
+        scratch_bytes=FIXED_SCRATCH_BYTES + region_bytes * pipeline.groups_in_flight,
+        scratch_samples=SCRATCH_SAMPLES,
+    )
+
+
+class CudaBackend:
+    """Makes batches on a CUDA device; see :class:`gids.runtime.backend.Backend`.
+
+    Parameters
+    ----------
+    options : RuntimeOptions
+        What the user chose; ``options.device`` says which device.
+    pool : ThreadPool
+        Threads for what runs on the CPU.
+    """
+
+    def __init__(self, options: RuntimeOptions, pool: ThreadPool):
+        assert options.device is not None
+        self._options, self._pool = options, pool
+        self._device = open_device(torch_ordinal(options.device))
+        self.name = f"cuda {self._device.name}"
+        free, _ = self._device.memory_bytes()
+        host = optional_bytes(options.budget, "budget")
+        device = optional_bytes(options.memory.device_budget, "device_budget")
+        self.memory = Memory(
+            default_budget() if host is None else host, int(free * DEFAULT_SHARE) if device is None else device
+        )
+        assert self.memory.device is not None
+        self.device_budget = DeviceBudget(self.memory.device, "device_budget")
+        self.ledger = Ledger(self.memory.device)
+        self._sampling = CudaSession(self._device, self.device_budget)
+        self._planning = CudaSession(self._device, self.device_budget)
+        self._fetching = CudaSession(self._device, self.device_budget)
+        self._target = torch_device(self._fetching)
+        self._uncounted_edges = min(UNCOUNTED_EDGES, self.memory.device // UNCOUNTED_SHARE)
+        self._sampling_lock = threading.Lock()
+        self._pinned: tuple[Topology, PinnedTopology] | None = None  # guarded by _sampling_lock
+        self.notes: dict[str, str] = {}
+        self.pace = cuda_pace(options.pipeline, self._region_bytes())
+
+    def sample(
+        self,
+        topology: Topology,
+        sampler: Sampler,
+        seeds: dict[str, Tensor] | TimedSeeds | EdgeSeeds,
+        key: SampleKey,
+        edge_types: list[EdgeType],
+    ) -> SampledRows:
+        """Sample one batch on the device, or on the CPU where :attr:`notes` says why."""
+        with self._sampling_lock:
+            self._sampling.enter()
+            on_device = self._device_sampler(sampler, topology)
+            if on_device is None or isinstance(seeds, TimedSeeds):
+                found = sample_on_host(topology, sampler, seeds, key, edge_types, self._pool)
+                nodes = {ntype: self._upload(ids) for ntype, ids in found.input_nodes.items()}
+                rows = {etype: self._upload(ids) for etype, ids in found.edge_rows.items()}
+                self._announce([*nodes.values(), *rows.values()])
+                return replace(found, input_nodes=nodes, edge_rows=rows)
+            placed = seeds if isinstance(seeds, EdgeSeeds) else {n: self._upload(ids) for n, ids in seeds.items()}
+            sample = on_device.sample(
+                self._sampling, self._pin(topology), placed, key, uncounted_edges=self._uncounted_edges
+            )
+            edge_rows, edge_places = self._number_edges(sample, edge_types)
+            arrays = [*edge_rows.values(), *(place for places in edge_places.values() for place in places)]
+            self._announce([*sample_arrays(sample), *arrays])
+            size_bytes = _device_bytes(sample) + sum(array.nbytes for array in arrays)
+            return SampledRows(sample, sample.input_nodes, edge_rows, edge_places, size_bytes)
+
+    def _announce(self, arrays: list[DeviceArray]) -> None:
+        """Let other streams know when arrays of the sampling stream are complete: one event for all."""
+        ready = self._sampling.record()
+        for array in arrays:
+            array.ready = ready
+
+    def _device_sampler(self, sampler: Sampler, topology: Topology) -> CudaSampler | None:
+        """Return the sampler for the device, or None with a note why this one runs on the CPU."""
+        found, reason = device_sampler(sampler), ""
+        if found is None:
+            reason = f"{type(sampler).__name__} has no kernels"
+        elif any(callable(part) for r in topology.relations.values() for part in (r.indices, r.edge_ids, r.weights)):
+            reason = "neighbours are read from disk"
+        if reason:
+            self.notes["sampling"] = f"on the CPU: {reason}"
+            return None
+        return found
+
+    def _pin(self, topology: Topology) -> PinnedTopology:
+        if self._pinned is None or self._pinned[0] is not topology:
+            self._pinned = (topology, pin_topology(topology, self._sampling))
+        return self._pinned[1]
+
+    def _number_edges(
+        self, sample: DeviceSample, edge_types: list[EdgeType]
+    ) -> tuple[dict[EdgeType, DeviceArray], dict[EdgeType, list[DeviceArray]]]:
+        """Return the distinct edges of each type that has features, and for every block where its edges are there."""
+        rows, places = {}, {}
+        for etype in edge_types:
+            ids = [_edge_ids(block, etype) for block in sample.blocks]
+            counts = Counts(self._sampling, [len(part) for part in ids])
+            numbers = NodeNumbers(self._sampling, counts)
+            places[etype] = [numbers.add(part, count) for part, count in zip(ids, counts.given, strict=True)]
+            rows[etype] = numbers.nodes[: numbers.size]
+        return rows, places
+
+    def _upload(self, ids: Tensor) -> DeviceArray:
+        return self._sampling.upload(ids.numpy())
+
+    def place(self, rows: Tensor) -> DeviceArray:
+        """Bring row ids of a framework's sampler to the device, from host or device memory."""
+        with self._sampling_lock:
+            self._sampling.enter()
+            if not rows.is_cuda:
+                ours = self._upload(rows.to(torch.int64))
+                self._announce([ours])
+                return ours
+            rows = rows.to(torch.int64).contiguous()
+            theirs = DeviceArray(rows.data_ptr(), tuple(rows.shape), np.int64, rows)
+            ours = self._sampling.empty(len(rows), np.int64)
+            self._sampling.order_after(torch.cuda.current_stream(rows.device).cuda_stream)
+            self._sampling.copy(ours, theirs)
+            self._sampling.synchronize()  # other streams use it from here on, and theirs may go
+            return ours
+
+    def row_ids(self, rows: DeviceArray) -> Tensor:
+        """Copy row ids to host memory. Waits."""
+        with self._sampling_lock:
+            self._sampling.enter()
+            return torch.from_numpy(self._sampling.download(rows))
+
+    def open_store(self, table: RowTable, setup: StoreSetup) -> CudaTableStore:
+        """Open a table with the engine asked for, or with ``gds`` where it works."""
+        self._fetching.enter()
+        storage = replace(
+            self._options.reading,
+            staging_bytes=max(
+                4 * self._options.reading.max_io_bytes * (self._options.reading.threads or 1), setup.staging_bytes
+            ),
+        )
+        reader, reason = self._open_reader(table, storage, setup)
+        try:
+            store = CudaTableStore(
+                table,
+                reader,
+                self._planning,
+                self._fetching,
+                cache_rows=setup.share.cache_rows,
+                policy=setup.policy,
+                window=setup.window,
+                host_buffer=setup.host,
+                popularity=setup.popularity,
+                group_bytes=setup.share.group_bytes,
+                dtype=self._options.output.dtype,
+                ledger=self.ledger,
+                seed=self._options.seed,
+            )
+        except BaseException:
+            reader.close()
+            raise
+        found = reader.notes if isinstance(reader, DeviceReader) else ""
+        self.notes[table.name] = "; ".join(part for part in (reason, found) if part)
+        return store
+
+    def _open_reader(
+        self, table: RowTable, storage: StorageOptions, setup: StoreSetup
+    ) -> tuple[RowReader | DeviceReader, str]:
+        """Open a table's reader; returns the reason for its engine too."""
+        groups, region_bytes = setup.groups_in_flight, self._region_bytes()
+        if storage.engine == "gds":
+            return GdsReader(table, storage, self._fetching, region_bytes, groups), "asked for"
+        if storage.engine == "nvme":
+            return NvmeDeviceReader(table, storage, self._fetching, groups), "asked for"
+        refusal = ""
+        if storage.engine == "auto":
+            refusal = gds_availability()
+            if not refusal:
+                reader = GdsReader(table, storage, self._fetching, region_bytes, groups)
+                return reader, "cuFile offers GPUDirect Storage"
+            refusal = f"gds cannot be used: {refusal}; "
+        host = RowReader(table, storage, self._pool)
+        return host, f"{refusal}{host.engine_reason}, copied through pinned staging"
+
+    def _region_bytes(self) -> int:
+        """Device memory for each group in flight for rows that ``gds`` reads over gaps."""
+        engine = self._options.reading.engine
+        if engine != "gds" and (engine != "auto" or gds_availability()):
+            return 0
+        assert self.memory.device is not None
+        return min(self._options.reading.staging_bytes, self.memory.device // 32)
+
+    def read_host_rows(self, table: RowTable, rows: Tensor, values: Tensor) -> None:
+        """Read rows to host memory, for the constant buffer that kernels read there."""
+        reading = self._options.reading
+        engine = "auto" if reading.engine == "gds" else reading.engine
+        with RowReader(table, replace(reading, engine=engine), self._pool) as reader:
+            reader.submit(rows, values).wait()
+
+    def deliver(self, fetched: Fetched) -> Fetched:
+        """Hand rows over to the calling thread's current stream."""
+        return fetched._replace(rows={key: to_torch(array, self._target) for key, array in fetched.rows.items()})
+
+    def deliver_sample(self, sampled: SampledRows) -> tuple[Sample, Mapping[EdgeType, list[Tensor]]]:
+        """Hand a sample over to the calling thread's current stream."""
+        if not isinstance(sampled.sample, DeviceSample):
+            places: dict[EdgeType, list[Tensor]] = dict(sampled.edge_places)
+            return self.deliver_tensors(sampled.sample), self.deliver_tensors(places)
+        shared = {
+            etype: [to_torch(array, self._target) for array in arrays] for etype, arrays in sampled.edge_places.items()
+        }
+        return self._to_sample(sampled.sample), shared
+
+    def _to_sample(self, sample: DeviceSample) -> Sample:
+        def share(arrays: Mapping[Any, DeviceArray]) -> dict[Any, Tensor]:
+            return {name: to_torch(array, self._target) for name, array in arrays.items()}
+
+        def block(layer: DeviceBlock) -> Block:
+            ids = None if layer.edge_ids is None else share(layer.edge_ids)
+            weights = None if layer.weights is None else share(layer.weights)
+            return Block(layer.num_src, layer.num_dst, share(layer.indptr), share(layer.src), ids, weights)
+
+        return Sample(
+            share(sample.seeds), share(sample.input_nodes), [block(layer) for layer in sample.blocks],
+            share(sample.seed_rows), edges=None if sample.edges is None else SeedEdges(**share(vars(sample.edges))),
+        )  # fmt: skip
+
+    def deliver_tensors(self, value: T) -> T:
+        """Return every tensor in memory of the device."""
+        if self._target.type == "cpu":
+            return value
+        return map_tensors(value, lambda tensor: tensor.to(self._target, non_blocking=True))
+
+    def close(self) -> None:
+        """Give memory and pinning back; all stores are closed."""
+        with ExitStack() as stack:
+            for session in (self._sampling, self._planning, self._fetching):
+                stack.callback(session.close)
+            if self._pinned is not None:
+                stack.callback(unpin_topology, self._pinned[1])
+                self._pinned = None
+            self._sampling.enter()
+
+
+def _edge_ids(block: DeviceBlock, etype: EdgeType) -> DeviceArray:
+    if block.edge_ids is None:
+        raise ConfigError("edge_features need a sampler that returns edge ids (got one with edge_ids=False)")
+    return block.edge_ids[etype]
+
+
+def sample_arrays(sample: DeviceSample) -> Iterator[DeviceArray]:
+    """Yield every array of a sample."""
+    for nodes in (sample.seeds, sample.input_nodes, sample.seed_rows):
+        yield from nodes.values()
+    for block in sample.blocks:
+        for edges in (block.indptr, block.src, block.edge_ids or {}, block.weights or {}):
+            yield from edges.values()
+    if sample.edges is not None:
+        yield from vars(sample.edges).values()
+
+
+def _device_bytes(sample: DeviceSample) -> int:
+    total = sum(array.nbytes for arrays in (sample.input_nodes, sample.seed_rows) for array in arrays.values())
+    for block in sample.blocks:
+        for arrays in (block.indptr, block.src, block.edge_ids or {}):
+            total += sum(array.nbytes for array in arrays.values())
+    if sample.edges is not None:
+        total += sum(array.nbytes for array in vars(sample.edges).values())
+    return total

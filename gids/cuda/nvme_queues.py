@@ -1,0 +1,258 @@
+"""Reads that kernels make: a GPU (or its stand-in) queues a plan's reads, other work runs, then it looks for the answers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gids import _native
+from gids.cuda.dma_buf import probe_dma_buf
+from gids.cuda.pages import PageKind, RegisteredPages, RegistrationError
+from gids.cuda.session import CudaSession, Session
+from gids.errors import ConfigError, DeviceError, StorageError
+from gids.nvme.drives import Drives
+
+#: One read as kernels/nvme_spec.cuh lays it out: blocks of a drive's namespace into a byte offset of the data region.
+READ = np.dtype(
+    [("lba", "<u8"), ("offset", "<u8"), ("blocks", "<u4"), ("bytes", "<u4"), ("nsid", "<u4"), ("drive", "<u4")]
+)
+_LANES = 32
+_SETTLED = 1 << 31
+_STATUS = 0x7FFF
+_LOCAL = {1 << 16: "breaks a rule of the queue", 2 << 16: "the queue was closed", 3 << 16: "no free command id in time"}
+_NOT_PERMITTED = 800  # CUDA_ERROR_NOT_PERMITTED
+_PRIVILEGE = (
+    "registers of a drive are mapped for root, or for everybody where the module nvidia was loaded with "
+    'NVreg_RegistryDwords="PeerMappingOverride=1;"'
+)
+_MAX_BLOCKS = 64
+_RETRIES = 3
+
+
+def _data_notes(session: CudaSession) -> str:
+    probe = probe_dma_buf(session)
+    reason = probe.reason
+    if probe.works:
+        reason = "GPU memory could be mapped, but its order with completions is unproven (gids/cuda/dma_buf.py)"
+    return f"data goes through pinned host memory: {reason}"
+
+
+class DeviceQueues:
+    """Queue pairs on drives, shown to one session's kernels.
+
+    Memory is host memory: locked for the drives by VFIO, pinned and mapped for the GPU. Close it, or use a ``with``.
+
+    Parameters
+    ----------
+    drives : Drives or sequence of NvmeDrive
+        Where to read; a read names its drive by the place in this order.
+    session : Session
+        Whose kernels drive the queues.
+    data_bytes : int
+        Memory that the drives write to.
+    queue_pairs, ids : int
+        Pairs on each drive, and commands in flight on each pair.
+    timeout_s : float
+        How long a kernel looks for answers; choose more than the drives' own time-out, which ends commands.
+    """
+
+    def __init__(
+        self,
+        drives: Drives | Sequence[_native.NvmeDrive],
+        session: Session,
+        *,
+        data_bytes: int,
+        queue_pairs: int = 2,
+        ids: int = 255,
+        timeout_s: float = 30.0,
+    ):
+        self._drives = drives.native if isinstance(drives, Drives) else list(drives)
+        self.native = _native.NvmeDeviceQueues(self._drives, queue_pairs, ids, data_bytes)
+        self._session = session
+        self._timeout_ns = np.uint64(timeout_s * 1e9)
+        self._timeout_s = timeout_s
+        self._registered: list[RegisteredPages] = []
+        #: Why the drives do not write to the GPU's own memory; empty where there is no GPU to speak of.
+        self.notes = _data_notes(session) if isinstance(session, CudaSession) else ""
+        self._lock = threading.Lock()
+        self._failures: list[tuple[int, int, str]] = []  # guarded by _lock; sets of reads share the queues
+        self._stop = threading.Event()
+        self._pump: threading.Thread | None = None
+        try:
+            if isinstance(session, CudaSession):
+                self._register(session)
+        except BaseException:
+            self.close()
+            raise
+        if any(drive.name.startswith("qtest:") for drive in self._drives):
+            self._pump = threading.Thread(target=self._carry, name="gids-nvme-pump", daemon=True)
+            self._pump.start()
+
+    @property
+    def data(self) -> npt.NDArray[np.uint8]:
+        """What the drives write to; bytes of a read are valid once it was waited for."""
+        return np.asarray(self.native.data)
+
+    def submit(self, reads: npt.NDArray[Any], *, poll: bool = False) -> DeviceReads:
+        """Queue reads; returns when the kernel is launched.
+
+        Parameters
+        ----------
+        reads : array of :data:`READ`
+            What to read.
+        poll : bool
+            Queue the polling kernel behind it at once, rather than when the reads are waited for. A caller that may
+            wait late must: answers that nobody takes look to the watchdog like a drive that does not answer.
+        """
+        return self._submit(reads, 0, poll)
+
+    def _submit(self, reads: npt.NDArray[Any], retries: int, poll: bool) -> DeviceReads:
+        if reads.dtype != READ or reads.ndim != 1:
+            raise ConfigError(
+                f"reads must be a vector of gids.cuda.nvme_queues.READ (got {reads.dtype}, {reads.ndim} dimensions)"
+            )
+        if len(reads) and int(reads["drive"].max()) >= len(self._drives):
+            raise ConfigError(f"drive of a read must be below {len(self._drives)} (got {int(reads['drive'].max())})")
+        self.native.begin()
+        try:
+            return DeviceReads(self, self._session, reads, retries, poll)
+        except BaseException:
+            self.native.end()
+            raise
+
+    def _take_failures(self, results: int, count: int) -> list[tuple[int, int, str]]:
+        """Give (number of the read, errno, reason) of what the watchdog ended among reads with these result words."""
+        with self._lock:
+            self._failures += self.native.take_failures()
+            mine = [failure for failure in self._failures if 0 <= failure[0] - results < 4 * count]
+            self._failures = [failure for failure in self._failures if failure not in mine]
+        return [((user - results) // 4, error_number, reason) for user, error_number, reason in mine]
+
+    def close(self) -> None:
+        """Give the queue pairs back; nothing may be in flight that was not waited for."""
+        self._stop.set()
+        if self._pump is not None:
+            self._pump.join()
+        while self._registered:
+            self._registered.pop().close()
+
+    def _carry(self) -> None:
+        while not self._stop.is_set():
+            self.native.pump()
+            time.sleep(20e-6)
+
+    def _register(self, session: CudaSession) -> None:
+        for address, count, registers in self.native.regions():
+            kind = "doorbells" if registers else "queue memory"
+            try:
+                pages = RegisteredPages(
+                    session.device, address, count, PageKind.REGISTERS if registers else PageKind.MEMORY
+                )
+            except RegistrationError as error:
+                remedy = f"; {_PRIVILEGE}" if int(error.status) == _NOT_PERMITTED else ""
+                raise DeviceError(f"{kind} must be mapped for the GPU: {error}{remedy}") from error
+            self._registered.append(pages)
+            if pages.pointer != address:
+                raise DeviceError(
+                    "the GPU must use host addresses as they are (canUseHostPointerForRegisteredMem is 0)"
+                )
+
+    def __enter__(self) -> DeviceQueues:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class DeviceReads:
+    """A set of reads under way; made by :meth:`DeviceQueues.submit`. Wait for it before anything it needs goes away."""
+
+    def __init__(
+        self, owner: DeviceQueues, session: Session, reads: npt.NDArray[Any], retries: int = 0, poll: bool = False
+    ):
+        self._owner, self._session, self._host, self._retries = owner, session, reads, retries
+        #: Whether the drives are done with the data region; False once they were given up while they may still write.
+        self.settled = True
+        self._reads = session.upload(reads.view(np.uint8))
+        self._results = session.empty(max(len(reads), 1), np.uint32)
+        session.fill(self._results, 0)
+        self._unsettled = session.empty(1, np.uint32)
+        session.fill(self._unsettled, 0)
+        self._launch("nvme_submit")
+        self._polling = poll
+        if poll:
+            self._launch("nvme_poll", self._unsettled)
+
+    def _launch(self, kernel: str, *rest: Any) -> None:
+        warps = -(-max(len(self._host), 1) // _LANES)
+        blocks = min(-(-warps * _LANES // self._session.block_threads), _MAX_BLOCKS)
+        arguments = (np.uint64(self._owner.native.refs), self._reads, self._results, np.uint32(len(self._host)))
+        self._session.launch(kernel, warps, *arguments, self._owner._timeout_ns, *rest, lanes=_LANES, blocks=blocks)
+
+    def wait(self) -> None:
+        """Poll on the device until every read is settled; raise StorageError for the first that failed.
+
+        Reads that the drive may answer better another time are sent up to three times more.
+        """
+        try:
+            if not self._polling:
+                self._launch("nvme_poll", self._unsettled)
+            unsettled = int(self._session.download(self._unsettled)[0])
+            results = self._session.download(self._results)[: len(self._host)]
+        finally:
+            self._owner.native.end()
+        self.settled = unsettled == 0
+        if unsettled:
+            raise self._given_up(results)
+        failed = np.flatnonzero(results & ~np.uint32(_SETTLED))
+        for index in failed.tolist():
+            if self._retries == _RETRIES or not self._may_retry(int(results[index])):
+                raise self._error(index, int(results[index]))
+        if len(failed):
+            again = self._owner._submit(self._host[failed], self._retries + 1, self._polling)
+            try:
+                again.wait()
+            finally:
+                self.settled = again.settled
+
+    @staticmethod
+    def _may_retry(result: int) -> bool:
+        return (result & ~_SETTLED) not in _LOCAL and bool(_native.nvme_may_retry(result & _STATUS))
+
+    def _place(self, index: int) -> tuple[str, str, int, int]:
+        read = self._host[index]
+        drive = self._owner._drives[int(read["drive"])]
+        where = f"read of drive {drive.name}, namespace {read['nsid']}, LBA {read['lba']}, {read['blocks']} blocks"
+        block = int(read["bytes"]) // max(int(read["blocks"]), 1)
+        return where, drive.name, int(read["lba"]) * block, int(read["bytes"])
+
+    def _error(self, index: int, result: int) -> StorageError:
+        where, name, offset, length = self._place(index)
+        local = _LOCAL.get(result & ~_SETTLED)
+        reason = local or _native.nvme_describe_status(result & _STATUS)
+        if self._retries:
+            reason += f", after {self._retries} retries"
+        return StorageError(f"{where}: {reason}", name, offset, length, 0 if local else 5)
+
+    def _given_up(self, results: npt.NDArray[Any]) -> StorageError:
+        """Wait for the watchdog, which ends what the drive does not, and say what it says of our reads."""
+        deadline = time.monotonic() + self._owner._timeout_s
+        while time.monotonic() < deadline:
+            failures = self._owner._take_failures(self._results.pointer, len(self._host))
+            if failures:
+                # The one that was late is the cause; others were only in flight when the drive was stopped for it.
+                index, error_number, reason = min(failures, key=lambda one: not one[2].startswith("no answer"))
+                where, name, offset, length = self._place(index)
+                return StorageError(f"{where}: {reason}", name, offset, length, error_number)
+            time.sleep(0.005)
+        pending = np.flatnonzero(results == 0)
+        where, name, offset, length = self._place(int(pending[0]) if len(pending) else 0)
+        return StorageError(f"{where}: not answered", name, offset, length, 110)

@@ -1,0 +1,237 @@
+"""Where every row goes: hot rows, segments with a disk cache, chunks of batches. Moves no bytes and knows no files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gids.errors import ConfigError
+from gids.units import format_bytes
+
+Ids = NDArray[Any]  # ascending row ids of one batch, uint32 or int64
+Positions = NDArray[np.int64]
+
+#: Hash functions of the order within a segment's cache; more than this many rarely break a tie.
+HASHES = 8
+#: Rows with one signature that take at least so much are written as they come; fewer are held until the pass ends.
+APPENDED_BYTES = 256 << 10
+PLACED_BYTES = 1 << 20
+#: Ids that are sorted at once to find the rows that batches of a segment share.
+SORTED_IDS = 16 << 20
+PAGE_BYTES = 4096
+
+
+def choose_hot(counts: NDArray[np.uint32], most_rows: int) -> Positions:
+    """Return the rows that are worth memory, most wanted first, ties by id; a row that is wanted once is not.
+
+    Parameters
+    ----------
+    counts : uint32[rows]
+        Batches that want each row.
+    most_rows : int
+        Room for so many.
+    """
+    if most_rows <= 0:
+        return np.empty(0, np.int64)
+    candidates = np.flatnonzero(counts >= 2)
+    if len(candidates) > most_rows:
+        by_count = np.bincount(counts[candidates])
+        at_least = np.cumsum(by_count[::-1])[::-1]  # rows that are wanted so often, or more
+        threshold = int(np.flatnonzero(at_least >= most_rows)[-1])  # the last rows that fit are wanted so often
+        candidates = candidates[counts[candidates] >= threshold]
+    order = np.argsort(-counts[candidates].astype(np.int64), kind="stable")
+    return candidates[order][:most_rows].astype(np.int64)
+
+
+def distinct_rows(batches: Sequence[Ids] | Any, segment: int, hot: Positions, num_rows: int) -> int:
+    """Count the rows on disk with segments of so many batches: in each, every row that is not hot once.
+
+    Parameters
+    ----------
+    batches : sequence of uint32 or int64 arrays
+        Rows of every batch.
+    segment : int
+        Batches of a segment.
+    hot : int64[h]
+        Rows in memory.
+    num_rows : int
+        Of the table.
+    """
+    seen = np.full(num_rows, -1, np.int32)
+    seen[hot] = np.iinfo(np.int32).max
+    total = 0
+    for number, ids in enumerate(batches):
+        mark, found = number // segment, seen[ids]
+        new = ids[(found != mark) & (found != np.iinfo(np.int32).max)]
+        seen[new] = mark
+        total += len(new)
+    return total
+
+
+def smallest_segment(count: int, size_bytes: Callable[[int], int], limit_bytes: int | None) -> int:
+    """Return the fewest batches of a segment with which everything fits, found by counting; refuses what never fits.
+
+    Sizes shrink as segments grow, but for what the segments' borders do by chance: so it is a search by halves.
+
+    Parameters
+    ----------
+    count : int
+        Batches in all.
+    size_bytes : callable
+        Counts the bytes on disk for a size of segments.
+    limit_bytes : int, optional
+        The budget; without one every row is packed for its batch, which is a segment of 1.
+    """
+    if limit_bytes is None or size_bytes(1) <= limit_bytes:
+        return 1
+    least = size_bytes(count)
+    if least > limit_bytes:
+        raise ConfigError(
+            f"disk must be at least {format_bytes(least)} ({least} bytes), with one segment of all {count} batches "
+            f"(got {format_bytes(limit_bytes)})"
+        )
+    low, high = 1, 2  # low never fits, high may
+    while high < count and size_bytes(high) > limit_bytes:
+        low, high = high, high * 2
+    high = min(high, count)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if size_bytes(middle) <= limit_bytes else (middle, high)
+    return high
+
+
+def shared_rows(batches: Sequence[Ids], num_rows: int) -> Ids:
+    """Return the rows that at least two of the batches want, ascending."""
+    if len(batches) < 2:
+        return np.empty(0, np.int64)
+    parts = max(1, -(-sum(map(len, batches)) // SORTED_IDS))
+    edges = np.linspace(0, num_rows, parts + 1).astype(np.int64)
+    found = []
+    for low, high in pairwise(edges):
+        part = [ids[slice(*np.searchsorted(ids, [low, high]))] for ids in batches]
+        rows, uses = np.unique(np.concatenate(part), return_counts=True)
+        found.append(rows[uses > 1])
+    return np.concatenate(found)
+
+
+def members(ids: Ids, shared: Ids) -> tuple[NDArray[np.bool_], Positions]:
+    """Return which of the ids are shared, and where those are; both ascend, and are searched rather than sorted again."""
+    if not len(shared):
+        return np.zeros(len(ids), bool), np.empty(0, np.int64)
+    found = np.minimum(np.searchsorted(shared, ids), len(shared) - 1)
+    inside = shared[found] == ids
+    return inside, found[inside]
+
+
+def minhash_order(shared: Ids, batches: Sequence[Ids], seed: int) -> tuple[Positions, Positions]:
+    """Return an order of shared rows in which rows of the same batches are neighbours, and where each group begins.
+
+    Every row is described by the smallest number that each of k random numberings gives to one of its batches; rows are
+    sorted by these k numbers, the first one first (DiskGNN, algorithm 1, with a signature of k values rather than one).
+
+    Parameters
+    ----------
+    shared : array [c]
+        Rows, ascending.
+    batches : sequence of arrays
+        Rows of the segment's batches.
+    seed : int
+        Of the numberings.
+    """
+    generator = np.random.default_rng([seed, len(batches)])
+    numbers = np.stack([generator.permutation(len(batches)) for _ in range(HASHES)]).astype(np.int32)
+    signature = np.full((HASHES, len(shared)), len(batches), np.int32)
+    for batch, ids in enumerate(batches):
+        _, places = members(ids, shared)
+        signature[:, places] = np.minimum(signature[:, places], numbers[:, batch, None])
+    order = np.lexsort(signature[::-1])  # stable: rows of one signature stay in the order of the table
+    changes = (np.diff(signature[:, order], axis=1) != 0).any(axis=0)
+    return order, np.concatenate([[0], np.flatnonzero(changes) + 1]) if len(shared) else np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows on disk that a few batches use: what they share, then what each has for itself.
+
+    Attributes
+    ----------
+    sources : int64[n]
+        Rows of the table, as they follow each other on disk.
+    groups : int64[g]
+        Where rows begin that ascend: of one signature, or of one batch.
+    positions : list of int64 arrays
+        For every batch, where in the segment each of its rows is that is not hot, in ascending order of the rows.
+    cached_rows : int
+        Rows that are shared, at the beginning.
+    """
+
+    sources: Positions
+    groups: Positions
+    positions: list[Positions]
+    cached_rows: int
+
+
+def lay_out_segment(batches: Sequence[Ids], num_rows: int, seed: int) -> Segment:
+    """Divide the rows of a segment's batches, ascending and not hot, into its cache and the batches' chunks."""
+    shared = shared_rows(batches, num_rows)
+    order, groups = minhash_order(shared, batches, seed)
+    place = np.empty(len(shared), np.int64)
+    place[order] = np.arange(len(shared))
+    sources, begins, positions = [shared[order].astype(np.int64)], [groups], []
+    begin = len(shared)
+    for ids in batches:
+        cached, found = members(ids, shared)
+        where = np.empty(len(ids), np.int64)
+        where[cached] = place[found]
+        own = ids[~cached]
+        where[~cached] = begin + np.arange(len(own))
+        positions.append(where)
+        if len(own):
+            sources.append(own.astype(np.int64))
+            begins.append(np.array([begin]))
+        begin += len(own)
+    return Segment(np.concatenate(sources), np.concatenate(begins).astype(np.int64), positions, len(shared))
+
+
+def regions_of(begin: int, groups: Positions, end: int, row_bytes: int) -> list[tuple[int, bool]]:
+    """Cut rows ``begin..end`` of a packed table into regions: where each begins, and whether its rows come in any order.
+
+    Parameters
+    ----------
+    begin, end : int
+        First row, and the one after the last.
+    groups : int64[g]
+        Where rows begin that ascend, counted from ``begin``; large ones become regions of their own.
+    row_bytes : int
+        Of the table.
+    """
+    edges = np.append(groups + begin, end)
+    large = np.diff(edges) * row_bytes >= APPENDED_BYTES
+    regions: list[tuple[int, bool]] = []
+    step = max(1, PLACED_BYTES // row_bytes)
+    number = 0
+    while number < len(groups):
+        if large[number]:
+            regions.append((int(edges[number]), False))
+            number += 1
+            continue
+        following = np.flatnonzero(large[number:])
+        last = number + int(following[0]) if len(following) else len(groups)
+        single = last == number + 1
+        starts = [int(edges[number])] if single else range(int(edges[number]), int(edges[last]), step)
+        regions += [(start, not single) for start in starts]
+        number = last
+    return regions
+
+
+def pages_bytes(positions: Positions, row_bytes: int) -> int:
+    """Return the bytes of all pages that hold one of the rows: what reading them without gaps takes."""
+    rows = np.sort(positions)
+    first, last = rows * row_bytes // PAGE_BYTES, ((rows + 1) * row_bytes - 1) // PAGE_BYTES
+    pages = int((last - first + 1).sum()) - int((first[1:] == last[:-1]).sum())  # those that two rows share, once
+    return pages * PAGE_BYTES

@@ -1,0 +1,295 @@
+"""The feed of PyG's loaders: our seed order and hop-wise neighbourhoods, mini-batches as Data or HeteroData."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from gids._native import ThreadPool, piece_bytes
+from gids.dataset import Dataset
+from gids.loader.feed import COUNTED_EPOCH, SeedsOfEpoch, count_nodes, load_labels, measured_sample
+from gids.loader.graph import open_topology
+from gids.pyg.hops import HistoryHops, HopSampler, Neighborhood
+from gids.pyg.sampler import from_output, hetero_output, output
+from gids.pyg.seeds import Inputs, Start
+from gids.pyg.stores import attribute_names
+from gids.runtime.backend import Backend
+from gids.runtime.batch import tensor_sizes
+from gids.runtime.options import RuntimeOptions
+from gids.runtime.pipeline import Fetched, Work
+from gids.runtime.ranking import Ranker, Scores
+from gids.sampling import EdgeType, SampleKey, SeedBatch, SeedOrder
+from gids.sampling.history import seeds_of_orders
+from gids.sampling.lists import ListMemory
+from gids.table import RowTable
+from gids.tiers import HotRows
+from gids.types import TableKey
+
+#: PyG's name for edge features.
+EDGE_ATTR = "edge_attr"
+
+
+@dataclass(frozen=True)
+class _Sampled:
+    """A sampled batch: where it began, its neighbourhood, and of repeated nodes and edges the places among distinct ones."""
+
+    start: Start
+    found: Neighborhood
+    places: dict[str | EdgeType, Tensor]
+
+
+def _as_it_is(rows: Tensor) -> Tensor:
+    return rows
+
+
+class PygFeed:
+    """Samples neighbourhoods hop by hop and builds PyG's mini-batches; see :class:`gids.runtime.feed.Feed`.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The graph, its tables and labels.
+    hops : HopSampler
+        Samples neighbourhoods, on the CPU.
+    inputs : Inputs
+        What batches begin with.
+    edge_features : bool
+        Whether to fetch edge features too.
+    profile : SeedOrder
+        Batches to learn the demand from.
+    transform, transform_sampler_output : callable, optional
+        Applied to every mini-batch, and to PyG's form of what was sampled.
+    options : RuntimeOptions
+        What the user chose.
+    backend : Backend
+        Where rows are kept.
+    pool : ThreadPool
+        Threads for sampling and ranking.
+    """
+
+    samples_on_consumer = False
+    replays = True
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        hops: HopSampler,
+        inputs: Inputs,
+        *,
+        edge_features: bool,
+        profile: SeedOrder,
+        transform: Callable[[Any], Any] | None,
+        transform_sampler_output: Callable[[Any], Any] | None,
+        options: RuntimeOptions,
+        backend: Backend,
+        pool: ThreadPool,
+    ):
+        self.dataset = dataset
+        self._hops, self._inputs, self._profile = hops, inputs, profile
+        self._transform, self._transform_output = transform, transform_sampler_output
+        self._options, self._backend, self._pool = options, backend, pool
+        self._hetero = is_hetero(dataset)
+        self._node_names = {ntype: attribute_names(dataset, ntype) for ntype in dataset.node_types}
+        self._edge_names = {e: dataset.edge_feature_names(e) if edge_features else [] for e in dataset.edge_types}
+        self.tables: dict[TableKey, RowTable] = {
+            TableKey(ntype, name): dataset.feature_table(ntype, name)
+            for ntype, names in self._node_names.items()
+            for name in names.values()
+        }
+        self.tables |= {
+            TableKey(e, name): dataset.edge_feature_table(e, name)
+            for e, names in self._edge_names.items()
+            for name in names
+        }
+        self._labels = backend.deliver_tensors(load_labels(dataset)) if options.output.labels else {}
+        self._ranker = Ranker(
+            dataset,
+            options.memory.host_rank,
+            lambda: inputs.nodes,
+            list(reversed(hops.by_hop)),
+            seed=options.seed,
+            pool=pool,
+            count=self._count_accesses,
+        )
+        self._profiler = followed_hops(hops, inputs, profile.for_epoch, options.seed)
+        self.topology = open_topology(dataset, options, None if hops.times is None else hops.times.time_attr)
+
+    @property
+    def standing_bytes(self) -> tuple[int, int]:
+        """Memory of the graph, and of the labels."""
+        return self.topology.resident_bytes(), sum(labels.nbytes for labels in self._labels.values())
+
+    @property
+    def lists(self) -> ListMemory | None:
+        """Neighbour lists of a graph on disk that are left to the budget."""
+        return self.topology.lists if self._options.memory.topology_budget is None else None
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of an epoch."""
+        return len(self._profile)
+
+    def first(self) -> tuple[Work, int] | None:
+        """Sample the first batch of the profile; returns also the memory that sampling worked in."""
+        if not len(self._profile):
+            return None
+        return measured_sample(self.topology, lambda: self._sample(self._profile[0], 0, self._profiler))
+
+    def profile(self) -> Iterator[Work]:
+        """Yield the first batches of epoch 0."""
+        for index in range(len(self._profile)):
+            yield self._sample(self._profile[index], 0, self._profiler)
+
+    def sample(self, piece: SeedsOfEpoch) -> Work:
+        """Sample one batch and bring its row ids to where the stores take them."""
+        hops = self._hops if piece.sampler is None else piece.sampler
+        work = self._sample(piece.seeds, piece.epoch, hops, self._backend.place)
+        work.num_seeds = piece.num_seeds
+        return work
+
+    def _sample(
+        self, batch: SeedBatch, epoch: int, hops: HopSampler, place: Callable[[Tensor], Any] = _as_it_is
+    ) -> Work:
+        key = SampleKey(self._options.seed, epoch, batch.global_index)
+        start = self._inputs.start(batch.nodes, key)
+        found = hops.sample(self.topology, start.nodes, key, self._pool, start.times)
+        if self.topology.lists is not None:
+            self.topology.lists.visits_per_batch = sum(sum(new[:-1]) for new in found.num_sampled_nodes.values())
+        if found.batch is not None and start.trees:
+            # Both ends of an edge and of its negatives make one example.
+            found = replace(found, batch={t: trees % start.trees for t, trees in found.batch.items()})
+        if self._transform_output is not None:
+            made = self._transform_output(hetero_output(found) if self._hetero else output(found))
+            found = from_output(made, found)
+        rows: dict[TableKey, Tensor] = {}
+        places: dict[str | EdgeType, Tensor] = {}
+        for ntype, names in self._node_names.items():
+            nodes = found.node[ntype]
+            if names and found.batch is not None:  # trees have nodes in common
+                nodes, places[ntype] = torch.unique(nodes, return_inverse=True)
+            rows |= {TableKey(ntype, name): nodes for name in names.values()}
+        for etype, edge_names in self._edge_names.items():
+            edges = found.edge[etype]
+            repeated = self._hops.replace or self._hops.disjoint or self._transform_output is not None
+            if edge_names and repeated:
+                edges, places[etype] = torch.unique(edges, return_inverse=True)
+            rows |= {TableKey(etype, name): edges for name in edge_names}
+        sampled = _Sampled(start, found, places)
+        size_bytes = sum(piece_bytes(size) for size in tensor_sizes((sampled.found, places, dict(rows))))
+        inputs = sum(map(len, found.node.values()))
+        return Work(sampled, {key: place(ids) for key, ids in rows.items()}, size_bytes, num_inputs=inputs)
+
+    def finish(self, fetched: Fetched) -> Any:
+        """Put neighbourhood, rows and labels together as PyG has them."""
+        sampled: _Sampled = self._backend.deliver_tensors(fetched.work.payload)
+        found, rows = sampled.found, dict(fetched.rows)
+        for key in rows:
+            if key.type in sampled.places:
+                rows[key] = rows[key][sampled.places[key.type]]
+        data = self._hetero_data(found, rows) if self._hetero else self._data(found, rows)
+        for type_, attributes in sampled.start.attributes.items():
+            store = data[type_] if self._hetero else data
+            for name, value in attributes.items():
+                setattr(store, name, value)
+        if found.history is not None:
+            data.history = found.history
+        return data if self._transform is None else self._transform(data)
+
+    def _data(self, found: Neighborhood, rows: Mapping[Any, Tensor]) -> Data:
+        (ntype,), (etype,) = found.node, found.row
+        data = Data(edge_index=torch.stack([found.row[etype], found.col[etype]]))
+        self._fill(data, ntype, found, rows)
+        self._fill_edges(data, etype, found, rows)
+        data.num_sampled_nodes = found.num_sampled_nodes[ntype]
+        data.num_sampled_edges = found.num_sampled_edges[etype]
+        return data
+
+    def _hetero_data(self, found: Neighborhood, rows: Mapping[Any, Tensor]) -> HeteroData:
+        data = HeteroData()
+        for ntype in found.node:
+            self._fill(data[ntype], ntype, found, rows)
+        for etype in found.row:
+            data[etype].edge_index = torch.stack([found.row[etype], found.col[etype]])
+            self._fill_edges(data[etype], etype, found, rows)
+        data.set_value_dict("num_sampled_nodes", found.num_sampled_nodes)
+        data.set_value_dict("num_sampled_edges", found.num_sampled_edges)
+        return data
+
+    def _fill(self, store: Any, ntype: str, found: Neighborhood, rows: Mapping[Any, Tensor]) -> None:
+        store.n_id = found.node[ntype]
+        store.num_nodes = len(found.node[ntype])
+        if found.batch is not None:
+            store.batch = found.batch[ntype]
+        for attribute, name in self._node_names[ntype].items():
+            store[attribute] = rows[ntype, name]
+        if ntype in self._labels:
+            store.y = self._labels[ntype][found.node[ntype]]
+
+    def _fill_edges(self, store: Any, etype: EdgeType, found: Neighborhood, rows: Mapping[Any, Tensor]) -> None:
+        store.e_id = found.edge[etype]
+        for name in self._edge_names[etype]:
+            store[EDGE_ATTR if name == "feat" else name] = rows[etype, name]
+
+    def is_ranked(self, key: TableKey) -> bool:
+        """Whether the rows of a table have scores."""
+        return self._ranker.is_ranked(key)
+
+    def rankings(self) -> Mapping[TableKey, HotRows]:
+        """Rank the rows of every table."""
+        return self._ranker.rankings(list(self.tables))
+
+    def _count_accesses(self) -> dict[str, Scores]:
+        """Count how many batches of an epoch that is never trained on ask for each node."""
+        order = self._profile.for_epoch(COUNTED_EPOCH)
+
+        def nodes(index: int) -> Mapping[str, Tensor]:
+            sampled: _Sampled = self._sample(order[index], COUNTED_EPOCH, self._profiler).payload
+            return sampled.found.node
+
+        return count_nodes(self.dataset, map(nodes, range(len(order))))
+
+    @property
+    def identity(self) -> str | None:
+        """What profile and rankings are a function of; None with scores or a transform of the user's own."""
+        ranks = self._ranker.identity
+        if ranks is None or self._transform_output is not None:
+            return None
+        sampler = [str(self._hops.by_hop), self._hops.replace, self._hops.weights, type(self._inputs).__name__]
+        sampler += [self._hops.disjoint, str(self._hops.times)]
+        sampler += [self._hops.identity] if isinstance(self._hops, HistoryHops) else []
+        order = self._profile.identity
+        tables = [str(key) for key in self.tables]
+        return json.dumps(["pyg", ranks, sampler, order, tables, self._options.memory.topology])
+
+    @property
+    def scratch_dir(self) -> Path | None:
+        """Where what was found out about the dataset is kept."""
+        return self.dataset.scratch_dir
+
+    def close(self) -> None:
+        """Close a graph on disk; one in memory, which may serve others, has nothing to close."""
+        self.topology.close()
+
+
+def followed_hops(hops: HopSampler, inputs: Inputs, order_of: Callable[[int], SeedOrder], seed: int) -> HopSampler:
+    """Return a sampler that knows the order of the batches it samples, where it needs to."""
+    if not isinstance(hops, HistoryHops):
+        return hops
+    positions_of = seeds_of_orders(order_of)
+
+    def seeds_of(epoch: int, batch: int) -> Mapping[str, Tensor]:
+        return inputs.start(positions_of(epoch, batch), SampleKey(seed, epoch, batch)).nodes
+
+    return hops.following(seeds_of, order_of(0).world_size)
+
+
+def is_hetero(dataset: Dataset) -> bool:
+    """Whether mini-batches are HeteroData: there are several types of nodes or edges."""
+    return len(dataset.node_types) > 1 or len(dataset.edge_types) > 1

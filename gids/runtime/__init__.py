@@ -1,0 +1,40 @@
+"""The five verbs on threads: a feed that samples, a backend that keeps rows, a budget, and the pipeline between them."""
+
+from gids.runtime.backend import Backend, CpuBackend
+from gids.runtime.batch import Batch
+from gids.runtime.feed import Feed
+from gids.runtime.options import (
+    HistoryOptions,
+    MemoryOptions,
+    OrderOptions,
+    OutputOptions,
+    PipelineOptions,
+    RuntimeOptions,
+)
+from gids.runtime.pipeline import Fetched, Pipeline, PipelineRun, Tiers, Work
+from gids.runtime.runtime import Runtime
+from gids.runtime.stats import LoaderStats, StageStats, TableStats
+from gids.runtime.trace import Trace
+
+__all__ = [
+    "Backend",
+    "Batch",
+    "CpuBackend",
+    "Feed",
+    "Fetched",
+    "HistoryOptions",
+    "LoaderStats",
+    "MemoryOptions",
+    "OrderOptions",
+    "OutputOptions",
+    "Pipeline",
+    "PipelineOptions",
+    "PipelineRun",
+    "Runtime",
+    "RuntimeOptions",
+    "StageStats",
+    "TableStats",
+    "Tiers",
+    "Trace",
+    "Work",
+]

@@ -1,0 +1,337 @@
+"""What a user may choose, in a few groups that all doors share; None always means: you choose."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gids.budget.parts import Request
+from gids.errors import ConfigError
+from gids.runtime.ranking import check_host_rank
+from gids.sampling.order import Uneven
+from gids.storage import StorageOptions
+from gids.tiers import Policy, parse_policy
+from gids.types import TableKey
+from gids.units import parse_bytes
+
+if TYPE_CHECKING:
+    from gids.partition import Partition
+
+TOPOLOGIES = ("memory", "disk", "auto")
+#: What a user gives to have a number chosen that otherwise has a default.
+AUTO = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryOptions:
+    """How the budget is used; everything that is left out is chosen by a short profile, and ``stats()`` tells.
+
+    Attributes
+    ----------
+    cache, host_buffer, groups : int, str or None
+        Memory for the cache, for the constant host buffer, and for rows being read, e.g. ``"512MiB"``.
+    staging : int, str or None
+        Memory that the drives write to.
+    policy : str or Policy
+        Which rows stay in the cache, see :mod:`gids.tiers`.
+    popularity : bool or None
+        With policy ``window``: whether rows that the window does not need stay by ``host_rank`` instead of by their uses
+        while they were cached. Takes one byte for every row of the table, out of the cache's memory; by default where
+        that is at most 1/16 of it (and ``host_rank`` is not chance).
+    host_rank : {"visits", "pagerank", "degree", "counted", "random"}, .npy file, array or Tensor, mapping, or None
+        Which rows the host buffer holds: by the visits that neighbour sampling with these fan-outs is expected to make
+        (the default; needs fan-outs), by weighted reverse PageRank from the seeds (the default without), by degree, by the
+        accesses of an epoch that is sampled for the purpose, by chance, or by scores of your own, one per node (by node
+        type on a heterograph; not negative, nodes of score 0 stay out). Loaders of this machine that hold the same
+        rows, in whatever process, share one copy.
+    topology : {"memory", "disk", "auto"}
+        Where neighbour lists are. ``"disk"`` keeps only offsets and the hottest lists in memory; same batches. ``"auto"``
+        takes memory where the graph fits into half of the budget (or into ``topology_budget``), else the disk.
+    topology_budget : int, str or None
+        Memory that a graph on disk may add to the process, within the budget: offsets, lists, a cache for them, what is
+        being read; 0 stands for the least. By default as much as saves more disk time than features would with it.
+    device_budget : int, str or None
+        With ``device="cuda"``: device memory for everything the loader holds; by default 80 % of what is free.
+    """
+
+    cache: int | str | None = None
+    host_buffer: int | str | None = None
+    groups: int | str | None = None
+    staging: int | str | None = None
+    policy: str | Policy = "window"
+    popularity: bool | None = None
+    host_rank: Any = None
+    topology: str = "memory"
+    topology_budget: int | str | None = None
+    device_budget: int | str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("cache", "host_buffer", "groups", "staging", "topology_budget", "device_budget"):
+            optional_bytes(getattr(self, name), name)
+        parse_policy(self.policy)
+        check_host_rank(self.host_rank)
+        if self.topology not in TOPOLOGIES:
+            raise ConfigError(f"topology must be one of {', '.join(TOPOLOGIES)} (got {self.topology!r})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineOptions:
+    """How far ahead of training a loader works.
+
+    Attributes
+    ----------
+    window : int or None
+        Batches that are sampled ahead of the group being planned, so that the cache knows what is coming; by default
+        chosen by the profile.
+    sweep_batches : int or None
+        Most batches that share each read; by default the profile chooses, up to 32.
+    groups_in_flight : int
+        Groups that are read to their end, or about to be, and wait to be gathered.
+    prefetch : int
+        Batches that are finished, or being made, while the training loop works on another.
+    in_order : bool
+        If False, batches come as they are ready; every batch is the same either way.
+    sample_workers : int or None
+        Sampling threads: batches that are sampled at once, which share what they read of a graph on disk. By default one,
+        and for a graph on disk, where most of them wait, four if the budget allows it.
+    threads : int or None
+        Threads that share the work of sampling, planning and copying; by default as many as there are cores.
+    accesses : int or None
+        Accesses to storage that a group of batches should have, so that the drives are busy; by default what their
+        curve asks for (see ``gids probe``), for every drive under the stripes.
+    spill : bool, str or path-like
+        Let sampled batches of the window, beyond the next few, wait on disk: which rows they need stays in memory, so that
+        a window (with policy ``"belady"``, Ginex's superbatch) can have hundreds of batches. True: beside the dataset, or
+        where temporary files go; otherwise a directory. Without ``window`` it is as long as a quarter of the budget and
+        half of the free disk space hold. On the CPU only.
+    """
+
+    window: int | None = None
+    sweep_batches: int | None = None
+    groups_in_flight: int = 2
+    prefetch: int = 2
+    in_order: bool = True
+    sample_workers: int | None = None
+    threads: int | None = None
+    accesses: int | None = None
+    spill: bool | str | os.PathLike[str] = False
+
+    def __post_init__(self) -> None:
+        least = {
+            "window": 0,
+            "sweep_batches": 1,
+            "groups_in_flight": 1,
+            "prefetch": 1,
+            "sample_workers": 1,
+            "threads": 1,
+            "accesses": 1,
+        }
+        for name, minimum in least.items():
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                raise ConfigError(f"{name} must be at least {minimum} (got {value})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderOptions:
+    """Which part of the seeds is ours, and which of them meet in a batch.
+
+    Attributes
+    ----------
+    drop_last : bool
+        As in PyTorch's DataLoader.
+    rank, world_size : int or None
+        Which part of the seeds is ours; by default from ``torch.distributed`` where that is initialised.
+    uneven : {"pad", "join"}
+        What happens where the seeds cannot be shared out evenly, see :class:`gids.sampling.SeedOrder`.
+    parts : str, int, Partition or None
+        A partition of the dataset (``gids partition``), by name or as an object: seeds of a part then follow each other,
+        parts in an order that changes with every epoch. Batches share more neighbours, so fewer rows are read; they are
+        exact, and less random than those of a plain shuffle (the default). Of seed edges, the parts of their sources.
+    parts_per_group : int
+        Parts whose seeds are mixed: the more, the more random, and the fewer rows are saved.
+    """
+
+    drop_last: bool = False
+    rank: int | None = None
+    world_size: int | None = None
+    uneven: Uneven = "pad"
+    parts: Partition | str | int | None = None
+    parts_per_group: int = 1
+
+    def __post_init__(self) -> None:
+        if self.parts_per_group < 1:
+            raise ConfigError(f"parts_per_group must be at least 1 (got {self.parts_per_group})")
+        if self.parts is None and self.parts_per_group != 1:
+            raise ConfigError(f"parts_per_group must not be given without parts (got {self.parts_per_group})")
+        if (self.rank is None) != (self.world_size is None):
+            raise ConfigError(f"rank and world_size must be given together (got {self.rank} and {self.world_size})")
+
+    def resolved(self) -> tuple[int, int]:
+        """Return rank and world size, from ``torch.distributed`` where they were not given."""
+        if self.rank is not None and self.world_size is not None:
+            return self.rank, self.world_size
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            return distributed.get_rank(), distributed.get_world_size()
+        return 0, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryOptions:
+    """Historical embeddings: approximate, and so only on request.
+
+    A node whose last-layer input was computed at most ``max_age`` batches ago is not expanded: its subtree is neither
+    sampled nor read, and the model takes the stored embedding, without gradient, from ``loader.history``.
+
+    Attributes
+    ----------
+    dim : int
+        Width of the last layer's input.
+    max_age : int
+        Batches after which an embedding is too old; 0 expands everything.
+    nodes : float, "auto", array, Tensor or mapping of str to those
+        Whose embeddings are stored: a share of all nodes, the ones that sampling is expected to need most; or their ids.
+        ``"auto"`` takes as many as save more disk time per byte than cached rows would, by a profile of some batches.
+    dtype : torch.dtype
+        What is stored.
+    reason : str
+        Why these nodes, for ``stats()``.
+    """
+
+    dim: int
+    max_age: int = 8
+    nodes: Any = 0.2
+    dtype: torch.dtype = torch.float32
+    reason: str = "nodes as asked for"
+
+    def __post_init__(self) -> None:
+        if self.dim < 1:
+            raise ConfigError(f"dim must be at least 1 (got {self.dim})")
+        if self.max_age < 0:
+            raise ConfigError(f"max_age must not be negative (got {self.max_age})")
+        if isinstance(self.nodes, str) and self.nodes != AUTO:
+            raise ConfigError(f"nodes must be a share, {AUTO!r}, or ids (got {self.nodes!r})")
+        if isinstance(self.nodes, float | int) and not 0 <= self.nodes <= 1:
+            raise ConfigError(f"nodes must be a share in [0, 1], or ids (got {self.nodes})")
+
+    def __str__(self) -> str:
+        return f"historical embeddings, at most {self.max_age} batches old"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """What a delivered batch is.
+
+    Attributes
+    ----------
+    labels : bool
+        Whether batches carry the labels of their seeds.
+    dtype : torch.dtype or None
+        Floating point type of the rows in a batch; by default the table's.
+    pin_memory : bool
+        Deliver through page-locked memory.
+    progress : bool
+        Show a progress bar.
+    record : bool
+        Remember which rows were asked for, so that ``stats(optimum=True)`` can tell the best possible hit ratio. Takes
+        memory.
+    """
+
+    labels: bool = True
+    dtype: torch.dtype | None = None
+    pin_memory: bool = False
+    progress: bool = False
+    record: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeOptions:
+    """Everything that the runtime needs to know, whichever door it came through."""
+
+    budget: int | str | None = None
+    memory: MemoryOptions = field(default_factory=MemoryOptions)
+    pipeline: PipelineOptions = field(default_factory=PipelineOptions)
+    storage: StorageOptions | str | None = None
+    output: OutputOptions = field(default_factory=OutputOptions)
+    device: torch.device | None = None
+    seed: int = 0
+    embeddings_bytes: int = 0  # of a history, within the budget
+
+    def __post_init__(self) -> None:
+        optional_bytes(self.budget, "budget")
+        if isinstance(self.storage, str):
+            object.__setattr__(self, "storage", StorageOptions(engine=self.storage))
+        if self.pipeline.spill and self.device is not None and self.device.type == "cuda":
+            raise ConfigError("spill must be False where batches are sampled on a device (got device 'cuda')")
+        if not 0 <= self.seed < 1 << 64:
+            raise ConfigError(f"seed must be in [0, 2**64) (got {self.seed})")
+
+    @property
+    def reading(self) -> StorageOptions:
+        """How to read, with every default filled in."""
+        assert not isinstance(self.storage, str)
+        return StorageOptions() if self.storage is None else self.storage
+
+    def request(self, processes: int = 1, spill_bytes: int | None = None) -> Request:
+        """Return what the user fixed. A host buffer is shared by the processes of a machine: each counts its part.
+
+        ``spill_bytes`` is the disk space for sampled batches; None where they wait in memory.
+        """
+        memory, pipeline = self.memory, self.pipeline
+        host = optional_bytes(memory.host_buffer, "host_buffer")
+        staging = optional_bytes(memory.staging, "staging")
+        if staging is None and isinstance(self.storage, StorageOptions):
+            default = StorageOptions().staging_bytes
+            staging = self.storage.staging_bytes if self.storage.staging_bytes != default else None
+        return Request(
+            cache=optional_bytes(memory.cache, "cache"),
+            host_buffer=None if host is None else host // processes,
+            groups=optional_bytes(memory.groups, "groups"),
+            staging=staging,
+            window=pipeline.window,
+            sweep_batches=pipeline.sweep_batches,
+            accesses=pipeline.accesses,
+            spill_bytes=spill_bytes,
+        )
+
+
+def optional_bytes(value: int | str | None, name: str) -> int | None:
+    """Parse a size that may be left to the loader."""
+    return None if value is None else parse_bytes(value, name)
+
+
+def as_names(value: str | Sequence[str] | None) -> list[str]:
+    """Return names as a list: ``"feat"``, ``["feat", "year"]`` or None for none."""
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else list(value)
+
+
+def table_keys(
+    wanted: str | Sequence[str] | Mapping[Any, str | Sequence[str]] | None,
+    stored: Mapping[Any, Sequence[str]],
+    what: str,
+) -> list[TableKey]:
+    """Resolve names of feature tables; a name without a type means every type that has it."""
+    keys: list[TableKey] = []
+    if isinstance(wanted, Mapping):
+        for kind, names in wanted.items():
+            if kind not in stored:
+                raise ConfigError(f"{what} must name types among {list(stored)} (got {kind!r})")
+            for name in as_names(names):
+                if name not in stored[kind]:
+                    raise ConfigError(f"{what} of {kind!r} must be among {list(stored[kind])} (got {name!r})")
+                keys.append(TableKey(kind, name))
+        return keys
+    for name in as_names(wanted):
+        having = [kind for kind, names in stored.items() if name in names]
+        if not having:
+            known = sorted({n for names in stored.values() for n in names})
+            raise ConfigError(f"{what} must be among {known} (got {name!r})")
+        keys.extend(TableKey(kind, name) for kind in having)
+    return keys

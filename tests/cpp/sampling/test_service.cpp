@@ -1,0 +1,93 @@
+// The service of requests: every ticket ends once, clients take turns, nothing waits beyond the bound.
+#include <doctest/doctest.h>
+#include <poll.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+
+#include "errors.hpp"
+#include "sampling/labor.hpp"
+#include "sampling/service.hpp"
+
+using namespace gids;
+
+namespace {
+
+// A sample that says which request it answers.
+Sampled answer(int64_t number) {
+    Sampled sample;
+    sample.nodes.emplace_back(1);
+    sample.nodes[0][0] = number;
+    return sample;
+}
+
+}  // namespace
+
+TEST_CASE("every request of every client is answered once, on workers and on callers") {
+    SampleService service(3, 1000);
+    std::vector<std::thread> clients;
+    std::atomic<int> wrong{0};
+    for (uint64_t client = 0; client < 4; ++client)
+        clients.emplace_back([&, client] {
+            for (int64_t i = 0; i < 200; ++i) {
+                const auto number = static_cast<int64_t>(client) * 1000 + i;
+                const auto ticket = service.submit(client, [number] { return answer(number); });
+                wrong += service.run(client, [number] { return answer(-number); }, {}).nodes[0][0] != -number;
+                while (!ticket->wait_for(std::chrono::milliseconds(100))) {
+                }
+                wrong += ticket->take().nodes[0][0] != number;
+            }
+        });
+    for (auto& client : clients) client.join();
+    CHECK(wrong == 0);
+    CHECK(service.stats().served == 1600);
+    CHECK(service.served_by_client().at(2) == 400);
+}
+
+TEST_CASE("what fails throws, what was taken is gone, what is late is told") {
+    SampleService service(1, 10);
+    const auto bad = service.submit(1, []() -> Sampled { throw ConfigError("no"); });
+    while (!bad->wait_for(std::chrono::milliseconds(100))) {
+    }
+    CHECK_THROWS_AS(bad->take(), ConfigError);
+    std::promise<void> gate;
+    auto opened = gate.get_future().share();
+    const auto ticket = service.submit(1, [opened] {
+        opened.wait();
+        return answer(5);
+    });
+    CHECK_FALSE(ticket->wait_for(std::chrono::milliseconds(1)));
+    CHECK_THROWS_AS(ticket->take(), ConfigError);
+    CHECK(service.watch(*ticket));
+    const auto late = service.submit(1, [] { return answer(6); });
+    CHECK(service.cancel(late));
+    CHECK_FALSE(service.cancel(late));
+    CHECK_THROWS_AS(late->take(), CancelledError);
+    gate.set_value();
+    pollfd ready{service.event_descriptor(), POLLIN, 0};
+    CHECK(poll(&ready, 1, 10'000) == 1);
+    const auto ended = service.ended();
+    REQUIRE(ended.size() == 1);
+    CHECK(ended[0] == ticket);
+    CHECK(ticket->take().nodes[0][0] == 5);
+    CHECK_THROWS_AS(ticket->take(), ConfigError);
+    CHECK_FALSE(service.watch(*ticket));
+    service.close();
+    CHECK_THROWS_AS(service.submit(1, [] { return answer(0); }), CancelledError);
+}
+
+TEST_CASE("variates in vectors are those of one node at a time") {
+    const LaborKey key = labor_key(3, 1, 7, 4, 2, 0, nullptr);
+    for (const int64_t degree : {int64_t{5}, int64_t{63}, int64_t{64}, int64_t{65}, int64_t{1000}}) {
+        std::vector<int64_t> nodes;
+        for (int64_t i = 0; i < degree; ++i) nodes.push_back(i * i * 1'000'003 + (i << 33));
+        for (const int64_t count : {int64_t{1}, int64_t{4}}) {
+            std::vector<int64_t> fast(4), plain(4);
+            std::vector<double> times(4), scratch;
+            choose_labor_fast(key, 10, degree, degree, count, nodes.data(), nullptr, scratch, fast.data());
+            choose_labor(Serial{}, key, 10, degree, degree, count, nodes.data(), nullptr, times.data(), plain.data());
+            CHECK(fast == plain);
+        }
+    }
+}

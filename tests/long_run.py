@@ -1,0 +1,67 @@
+"""Runs the tests marked `long` and keeps what came out, with the commit, in experiments/results/long/test_long.json."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "experiments" / "results" / "long" / "test_long.json"
+
+
+def commit() -> str:
+    """Return the commit that is checked out, with ``-dirty`` where files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def outcomes(report: Path) -> list[dict[str, object]]:
+    """Return name, outcome, seconds and first line of the reason of every test in a JUnit report."""
+    found = []
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        bad = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
+        found.append(
+            {
+                "test": f"{case.get('classname')}::{case.get('name')}",
+                "outcome": "passed" if bad is None else bad.tag,
+                "seconds": round(float(case.get("time", "0")), 1),
+                "reason": "" if bad is None else (bad.get("message") or "").partition("\n")[0],
+            }
+        )
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Run, print, keep; return pytest's exit code."""
+    begun = time.time()
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "report.xml"
+        where = [argument for argument in arguments if not argument.startswith("-")] or ["tests"]
+        options = [argument for argument in arguments if argument.startswith("-")]
+        command = [sys.executable, "-m", "pytest", "-m", "long", f"--junitxml={report}", *options, *where]
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        tests = outcomes(report) if report.exists() else []
+    if where != ["tests"] or not tests:
+        return code  # a part of them is no record of the whole
+    record = {
+        "commit": commit(),
+        "time_utc": time.strftime("%Y-%m-%d %H:%M", time.gmtime(begun)),
+        "seconds": round(time.time() - begun),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "exit_code": code,
+        "tests": tests,
+    }
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    print(f"kept in {RECORD.relative_to(ROOT)}")
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
