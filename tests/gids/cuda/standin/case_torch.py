@@ -51,7 +51,9 @@ def test_memory_outlives_its_last_use_on_torchs_stream(session, fake):
         tensor = to_torch(array, torch_device(session))
         pointer = array.pointer
         del array
-        copied = CudaSession(open_device(session.device_id)).empty(64, np.int64)
+        other = CudaSession(open_device(session.device_id))
+        copied = other.empty(64, np.int64)
+        other.synchronize()  # memory exists for another stream only when the stream that allocated it is done
         release = hold(_AsSession(session, stream))
         with session.current():
             fake_torch.checked(fake_torch._driver().cuMemcpyAsync(copied.pointer, pointer, 512, stream.cuda_stream))
