@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -281,6 +282,7 @@ class CudaTableStore:
             account.take(size_bytes)
         self._shared: weakref.WeakSet[DeviceArray] = weakref.WeakSet()  # rows that the planner's stream has waited for
         self._begun: list[DeviceTicket] = []  # not read yet; of the planning thread alone
+        self._ungathered: deque[DeviceTicket] = deque()  # begun and not gathered to the end, in the order of planning
         self._counters = Counters()  # of the batches gathered
         self.rows_taken_over = 0  # that the cache admitted where they had been read to
         self.rows_copied = 0  # that the cache admitted by a copy
@@ -302,6 +304,8 @@ class CudaTableStore:
         """Let a group be read with the next step; called by :meth:`DeviceTicket.begin`."""
         self._check_generation(ticket.plan)
         self._begun.append(ticket)
+        if ticket.plan.batches:
+            self._ungathered.append(ticket)
 
     def advance(self) -> None:
         """Begin to read the groups that have begun, when there is memory for their rows."""
@@ -409,6 +413,7 @@ class CudaTableStore:
             self.arena.give(ticket.places)
         ticket.buffer = None
         self.group_account.give(ticket.size_bytes)
+        self._ungathered.popleft()
 
     def admissions_of(self, plan: DeviceGroupPlan) -> tuple[Ints, Ints]:
         """Return positions and cache slots of what a group admits, on the host. Waits."""
@@ -421,7 +426,9 @@ class CudaTableStore:
             self.staging.give(self._retired.pop(0)[1])
 
     def reset(self) -> None:
-        """Empty the cache; plans made before are void."""
+        """Empty the cache; plans made before are void, and none of their reads writes any more."""
+        while self._ungathered:
+            self._ungathered.popleft().cancel()
         self._plans.enter()
         self.planner.reset()
         if self.arena is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict
 
@@ -209,6 +210,7 @@ class TableStore:
         self._sweep = Sweep(table.num_rows, regions)
         self._steps = 0
         self._unread: list[GroupTicket] = []  # begun, and some of their reads are not
+        self._begun: deque[GroupTicket] = deque()  # begun and not gathered to the end, in the order of planning
         self._counters = Counters()  # of the batches gathered
         self._cache_bytes = _as_bytes(self.cache)
         self._host_bytes = _as_bytes(torch.empty(0) if host_buffer is None else host_buffer.values)
@@ -228,7 +230,10 @@ class TableStore:
         self._check_generation(plan)
         if not plan.batches:  # nothing will be gathered of it
             ticket.last_step = self._steps
-        elif len(plan.disk_rows) <= self.arena.rows:
+            ticket.all_begun()
+            return
+        self._begun.append(ticket)
+        if len(plan.disk_rows) <= self.arena.rows:
             steps, new_rows = self._sweep.admit(plan.disk_rows.numpy())
             ticket.last_step = self._steps + steps
             ticket.shared_rows = len(plan.disk_rows) - new_rows
@@ -311,6 +316,7 @@ class TableStore:
         return out
 
     def _free(self, ticket: GroupTicket) -> None:
+        self._begun.popleft()
         if ticket.last_step is None:
             ticket.buffer = None
             freed = len(ticket.plan.disk_rows)
@@ -323,8 +329,10 @@ class TableStore:
     def reset(self) -> None:
         """Empty the cache. Needed after a failed or abandoned group: plans made before are void.
 
-        Reads still under way must be waited for or cancelled by whoever holds their tickets.
+        Returns when no read of theirs writes any more: their slots are given to the next group.
         """
+        while self._begun:
+            self._begun.popleft().cancel()
         self.planner.reset()
         self.arena.reset()
         self._sweep.clear()

@@ -102,6 +102,7 @@ print(nvrtc_version(), [len(c.resources) for c in cubins], sum(e.spill_bytes for
 CUDA_12_PACKAGES = Path(os.environ.get("GIDS_CUDA12") or Path(sys.prefix) / "cuda12")
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("nvrtc")
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(

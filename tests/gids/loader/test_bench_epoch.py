@@ -20,7 +20,7 @@ def test_without_dgl_it_says_so_at_once(monkeypatch):
         run(Namespace(quick=True, data=None))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_quick_run():
     pytest.importorskip("dgl", reason=NO_DGL)
     writable = any(os.access(path, os.W_OK) for path in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup/cgroup.procs"))

@@ -193,6 +193,15 @@ class StoreContract:
         for batch in batches:
             self.check(store, self.begun(store, [batch]), [batch])
 
+    def test_reads_of_an_abandoned_group_write_nothing_after_a_reset(self):
+        # Completions arrive late and in the reverse order: rows of the first group would land on those of the second.
+        store, batches = self.make(fault={"delay_us": 20_000, "reorder": True}), batches_of(2)
+        abandoned = self.begun(store, batches[:1])
+        store.reset()
+        self.check(store, self.begun(store, batches[1:]), batches[1:])
+        with pytest.raises(GidsError, match="void"):
+            store.gather(abandoned, 0)
+
     def test_a_cancelled_group_fails_and_the_next_after_a_reset_does_not(self):
         store, batches = self.make(fault={"delay_us": 200_000}), batches_of(2)
         ticket = self.begun(store, batches[:1])
