@@ -19,7 +19,7 @@ from gids.kg.loader import Loader
 from gids.kg.slices import Slices
 from gids.kg.subgraphs import Subgraphs
 from gids.runtime.backend import Backend
-from gids.runtime.pipeline import Work
+from gids.runtime.work import Work
 from gids.table import RowTable, Stripe
 from gids.tiers import Counters, Planner
 from gids.types import TableKey

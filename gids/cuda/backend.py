@@ -38,7 +38,7 @@ from gids.ledger import Ledger
 from gids.runtime.backend import SampledRows, Sampler, StoreSetup, sample_on_host
 from gids.runtime.batch import map_tensors
 from gids.runtime.options import PipelineOptions, RuntimeOptions, optional_bytes
-from gids.runtime.pipeline import Fetched
+from gids.runtime.work import Fetched
 from gids.sampling import Block, EdgeSeeds, Sample, SampleKey, SeedEdges, TimedSeeds, Topology
 from gids.storage import RowReader, StorageOptions
 from gids.table import RowTable

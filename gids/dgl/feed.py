@@ -23,8 +23,8 @@ from gids.loader.feed import SamplerFeed
 from gids.loader.packed import PackedFeed, PackedPiece
 from gids.runtime.backend import Backend
 from gids.runtime.options import RuntimeOptions
-from gids.runtime.pipeline import Fetched, Work
 from gids.runtime.ranking import Ranker
+from gids.runtime.work import Fetched, Work
 from gids.sampling import HistorySample, HistorySampler, SampleKey
 from gids.table import RowTable
 from gids.tiers import HotRows

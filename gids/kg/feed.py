@@ -19,7 +19,7 @@ from gids.kg.graph import Graph
 from gids.kg.slices import Slices
 from gids.kg.subgraphs import Arrays, Batch, Subgraphs
 from gids.runtime.backend import Backend
-from gids.runtime.pipeline import Fetched, Work
+from gids.runtime.work import Fetched, Work
 from gids.table import RowTable
 from gids.tiers import HotRows
 from gids.types import TableKey

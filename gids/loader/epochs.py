@@ -27,10 +27,11 @@ from gids.loader.statistics import RuntimeStatistics
 from gids.runtime.backend import Backend
 from gids.runtime.feed import Feed
 from gids.runtime.options import AUTO, HistoryOptions, RuntimeOptions
-from gids.runtime.pipeline import Fetched, PipelineRun
+from gids.runtime.pipeline import PipelineRun
 from gids.runtime.runtime import Runtime
 from gids.runtime.stats import LoaderStats
 from gids.runtime.trace import Trace
+from gids.runtime.work import Fetched
 from gids.sampling import HistorySampler, SeedOrder
 from gids.sampling.order import Arrangement
 from gids.tiers import Store

@@ -18,8 +18,8 @@ from gids.loader.graph import open_topology, starting_nodes
 from gids.runtime.backend import Backend, SampledRows, Sampler, sample_on_host
 from gids.runtime.batch import Batch
 from gids.runtime.options import RuntimeOptions
-from gids.runtime.pipeline import Fetched, Work
 from gids.runtime.ranking import Ranker, Scores
+from gids.runtime.work import Fetched, Work
 from gids.sampling import (
     EdgeSeeds,
     HistorySampler,

@@ -23,7 +23,7 @@ from gids.loader.feed import BatchBuilder
 from gids.runtime.backend import Backend, SampledRows
 from gids.runtime.batch import Batch, tensor_sizes
 from gids.runtime.options import RuntimeOptions, optional_bytes
-from gids.runtime.pipeline import Fetched, Work
+from gids.runtime.work import Fetched, Work
 from gids.sampling import SeedBatch
 from gids.sampling.stored import decode
 from gids.storage.curve import DEFAULT_CURVE

@@ -23,8 +23,8 @@ from gids.pyg.stores import attribute_names
 from gids.runtime.backend import Backend
 from gids.runtime.batch import tensor_sizes
 from gids.runtime.options import RuntimeOptions
-from gids.runtime.pipeline import Fetched, Work
 from gids.runtime.ranking import Ranker, Scores
+from gids.runtime.work import Fetched, Work
 from gids.sampling import EdgeType, SampleKey, SeedBatch, SeedOrder
 from gids.sampling.history import seeds_of_orders
 from gids.sampling.lists import ListMemory

@@ -11,10 +11,12 @@ from gids.runtime.options import (
     PipelineOptions,
     RuntimeOptions,
 )
-from gids.runtime.pipeline import Fetched, Pipeline, PipelineRun, Tiers, Work
+from gids.runtime.pipeline import Pipeline, PipelineRun
 from gids.runtime.runtime import Runtime
 from gids.runtime.stats import LoaderStats, StageStats, TableStats
+from gids.runtime.tiers import Tiers
 from gids.runtime.trace import Trace
+from gids.runtime.work import Fetched, Work
 
 __all__ = [
     "Backend",

@@ -17,7 +17,7 @@ from gids.errors import ConfigError
 from gids.ledger import Ledger
 from gids.runtime.batch import map_tensors, tensor_sizes
 from gids.runtime.options import RuntimeOptions, optional_bytes
-from gids.runtime.pipeline import Fetched
+from gids.runtime.work import Fetched
 from gids.sampling import Block, EdgeSeeds, Sample, SampleKey, TimedSeeds, Topology
 from gids.storage import RowReader, StorageOptions
 from gids.table import RowTable

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar, runtime_checkable
 
-from gids.runtime.pipeline import Fetched, Work
+from gids.runtime.work import Fetched, Work
 from gids.sampling import Topology
 from gids.sampling.lists import ListMemory
 from gids.table import RowTable

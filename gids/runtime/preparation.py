@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gids.budget import Division, local_processes
 from gids.ledger import Stopped
-from gids.runtime.pipeline import Work
+from gids.runtime.work import Work
 from gids.table import RowTable
 from gids.tiers import HostBuffer, HostRows, HotRows
 from gids.tiers.shared import SharedTensor

@@ -38,7 +38,7 @@ from gids.ledger import Usage
 from gids.runtime.backend import Backend, StoreSetup
 from gids.runtime.feed import Feed, KeepsLists
 from gids.runtime.options import RuntimeOptions
-from gids.runtime.pipeline import Fetched, Pipeline, PipelineRun, Tiers, Work
+from gids.runtime.pipeline import Pipeline, PipelineRun
 from gids.runtime.preparation import (
     PROFILED_SHARE,
     Observed,
@@ -53,7 +53,9 @@ from gids.runtime.preparation import (
 from gids.runtime.ranking import RANDOM
 from gids.runtime.stats import best_hit_ratio
 from gids.runtime.threads import Run
+from gids.runtime.tiers import Tiers
 from gids.runtime.trace import Trace
+from gids.runtime.work import Fetched, Work
 from gids.sampling.lists import ListMemory
 from gids.storage import load_curve
 from gids.storage.curve import DEFAULT_CURVE, device_key
