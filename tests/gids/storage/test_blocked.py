@@ -48,7 +48,7 @@ class Beside:
     def run(self):
         while not self.stop:
             self.count += 1
-            time.sleep(0.01)
+            time.sleep(0.001)
     def __exit__(self, *_):
         self.stop = True
         self.thread.join()
@@ -73,6 +73,18 @@ def run(tmp_path, body, engine="pread", dim=128, block_at=3):
     return json.loads(result.stdout.splitlines()[-1])
 
 
+def run_beside(*arguments, **options):
+    """Run a case in which another thread counts during each wait; again where the machine kept that thread waiting.
+
+    With the interpreter's lock held no try would count beyond two: once before the wait, once after it.
+    """
+    for _ in range(4):
+        said = run(*arguments, **options)
+        if all(count > 2 for name, count in said.items() if name.startswith("beside")):
+            break
+    return said
+
+
 @pytest.mark.parametrize(
     ("engine", "dim"),
     [
@@ -82,7 +94,7 @@ def run(tmp_path, body, engine="pread", dim=128, block_at=3):
     ids=["staged", "in place"],
 )
 def test_the_reader_times_out_and_closes(tmp_path, engine, dim):
-    said = run(
+    said = run_beside(
         tmp_path,
         """
 out = aligned_empty(len(rows), dim, table.torch_dtype)
@@ -114,7 +126,7 @@ other.close()
 
 
 def test_a_pending_read_is_dropped_and_cancelled(tmp_path):
-    said = run(
+    said = run_beside(
         tmp_path,
         """
 out = aligned_empty(len(rows), dim, table.torch_dtype)
