@@ -27,7 +27,7 @@ from gids.storage import StorageOptions
 from gids.table import RowTable, Stripe
 
 if TYPE_CHECKING:
-    from gids import convert, pack
+    from gids import convert, infer, pack
 
 __version__ = "0.1.0"
 
@@ -60,14 +60,15 @@ __all__ = [
     "TimedSeeds",
     "__version__",
     "convert",
+    "infer",
     "open",
     "pack",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    # Converters and packing import much that training does not need: they come when they are first named.
-    if name in ("convert", "pack"):
+    # Converters, packing and inference import much that training does not need: they come when they are first named.
+    if name in ("convert", "infer", "pack"):
         import importlib
 
         return importlib.import_module(f"gids.{name}")

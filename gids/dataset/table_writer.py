@@ -134,6 +134,11 @@ class TableWriter:
             self._checkpoint(self.rows_done - len(self._pending))
         self._report()
 
+    def checkpoint(self) -> None:
+        """Force what was appended to disk and note it: after a kill, only rows of an unfinished chunk are missing."""
+        if not self._complete:
+            self._checkpoint(self.rows_done - len(self._pending))
+
     def finish(self) -> StoredTable:
         """Force everything to disk; gives the table for the manifest. Rows must be complete."""
         if self.rows_done != self.table.num_rows:

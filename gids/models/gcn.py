@@ -31,13 +31,19 @@ class GCNLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_dim))
         self.self_loops = self_loops
 
-    def forward(self, x: Tensor, indptr: Tensor, src: Tensor) -> Tensor:
-        """Return float ``[destinations, out_dim]``; destinations are the first rows of ``x``."""
+    def forward(self, x: Tensor, indptr: Tensor, src: Tensor, sent: Tensor | None = None) -> Tensor:
+        """Return float ``[destinations, out_dim]``; destinations are the first rows of ``x``.
+
+        ``sent`` are the out-degrees of the sources in the whole graph, where every node is a destination too.
+        """
         num_dst = len(indptr) - 1
-        sent = torch.bincount(src, minlength=len(x))
         received = indptr.diff()
+        if sent is not None:
+            sent = sent + int(self.self_loops)
+        else:
+            sent = torch.bincount(src, minlength=len(x))
+            sent[:num_dst] += int(self.self_loops)
         if self.self_loops:
-            sent[:num_dst] += 1
             received = received + 1
         if self.linear.in_features > self.linear.out_features:  # the narrower side is what is gathered
             x = self.linear(x)
