@@ -4,9 +4,11 @@ PYTHON ?= python3
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile
 CPP_FILES := $(shell find cpp kernels tests -name '*.cpp' -o -name '*.hpp' -o -name '*.cuh' -o -name '*.cu')
+# Some machines forbid Python to keep what it compiled; every process that a test starts would compile torch anew (4 s).
+export PYTHONDONTWRITEBYTECODE :=
 NATIVE_INPUTS := pyproject.toml cpp/CMakeLists.txt $(shell find cpp kernels -type f)
 
-.PHONY: demo test test-long flaky soak lint types tidy ready format figures notebooks build clean help
+.PHONY: demo test docs wheel floors coverage test-long flaky soak lint types tidy ready format figures notebooks build clean help
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -22,8 +24,8 @@ test-long: ready ## run the tests that take minutes (ONLY=tests/nvme); the resul
 	.ci/packages g++-aarch64-linux-gnu qemu-user
 	$(PY) tests/long_run.py $(ONLY)
 
-flaky: ready ## run the suite ROUNDS times under load, in random order, and print a table of failures (ONLY=tests/gids/storage)
-	.ci/packages stress-ng
+flaky: ready ## run the suite under load, in random order, until the record has ROUNDS of this commit (ONLY=tests/gids/storage)
+	.ci/packages stress-ng bindfs
 	$(PY) tests/flaky.py --rounds $(or $(ROUNDS),10) $(if $(ONLY),--tests $(ONLY))
 
 soak: build ## read and compare random rows with every engine for MINUTES; the count is kept in experiments/results/long/soak.json
@@ -47,6 +49,19 @@ tidy:
 	ls build/lint/CMakeFiles/gids_host.dir/Unity/*.cxx | xargs -P 2 -n 1 clang-tidy --quiet -p build/lint
 	find cpp -name '*.cpp' ! -name 'bind*' | xargs grep -lE '^ *(using [A-Za-z_:]+::\w+;|namespace \w+ =)' | \
 	    xargs -r clang-tidy --quiet -p build/cp[0-9]* --checks='-*,misc-unused-alias-decls,misc-unused-using-decls'
+
+wheel: build $(VENV)/.packaged ## build an sdist and a manylinux wheel; run the tests on it without the source tree
+	$(PY) tests/packaged.py wheel $(ONLY)
+
+floors: build $(VENV)/.packaged ## run the tests with the oldest releases that pyproject.toml declares (downloads 3 GB)
+	$(PY) tests/packaged.py floors $(ONLY)
+
+coverage: build $(VENV)/.packaged ## print which share of Python and C++ the tests run
+	$(PY) tests/packaged.py coverage $(ONLY)
+
+docs: build $(VENV)/.tests ## build the documentation site: build/docs/index.html; a warning is an error
+	$(PY) -m sphinx -q -W --keep-going -b html docs build/docs
+	@echo "build/docs/index.html"
 
 figures: build ## run every experiment (ONLY="fig05 fig13", SCALE=tiny, AGAIN=1) and gather the figures on one page
 	$(PY) -m experiments $(if $(ONLY),--only $(ONLY)) --scale $(or $(SCALE),full) $(if $(AGAIN),--again)
@@ -78,9 +93,13 @@ $(VENV)/.native: $(VENV)/.base $(NATIVE_INPUTS)
 	cp build/*/_native.pyi gids/_native.pyi
 	touch $@
 
-$(VENV)/.tests: $(VENV)/.base requirements.txt $(wildcard tests/requirements*.txt)
+$(VENV)/.packaged: $(VENV)/.tests tests/requirements-packaged.txt
+	$(PIP) -r tests/requirements-packaged.txt
+	touch $@
+
+$(VENV)/.tests: $(VENV)/.base requirements.txt docs/requirements.txt $(wildcard tests/requirements*.txt)
 	.ci/packages liburing-dev doctest-dev fio chromium qemu-system-x86
-	$(PIP) -r requirements.txt -r tests/requirements.txt
+	$(PIP) -r requirements.txt -r tests/requirements.txt -r docs/requirements.txt
 	$(PIP) --no-deps -r tests/requirements-nodeps.txt
-	for name in cuda12 cupy; do $(PIP) --no-deps --upgrade --target $(VENV)/$$name -r tests/requirements-$$name.txt || exit 1; done
+	for name in cuda12 cupy floor; do $(PIP) --no-deps --upgrade --target $(VENV)/$$name -r tests/requirements-$$name.txt || exit 1; done
 	touch $@

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include "errors.hpp"
+#include "signal.hpp"
 #include "thread_pool.hpp"
 
 namespace nb = nanobind;
@@ -38,18 +39,30 @@ void bind_thread_pool(nb::module_& m) {
         .def_prop_ro("threads", &gids::ThreadPool::threads);
 }
 
+void bind_signal(nb::module_& m) {
+    nb::class_<gids::Signal>(m, "Signal", "A semaphore that cuLaunchHostFunc can post.")
+        .def(nb::init<>())
+        .def("wait", &gids::Signal::wait, "seconds"_a, nb::call_guard<nb::gil_scoped_release>(),
+             "Take one post; return False after so many seconds without any.")
+        .def_prop_ro("function", &gids::Signal::function, "Address of the function that posts.")
+        .def_prop_ro("address", &gids::Signal::address, "What that function is given.");
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
     m.doc() = "Native core of gids.";
     nb::register_exception_translator(translate);
     bind_thread_pool(m);
+    bind_signal(m);
     gids::bind_dataset(m);
     gids::bind_tiers(m);
     gids::bind_partition(m);
     gids::bind_sampling(m);
     gids::bind_storage(m);
     gids::bind_nvme(m);
+    gids::bind_cufile(m);
     gids::bind_kg(m);
     gids::bind_pack(m);
+    gids::bind_infer(m);
 }

@@ -19,7 +19,9 @@ void bind_partition(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 void bind_storage(nanobind::module_& m);
 void bind_nvme(nanobind::module_& m);
+void bind_cufile(nanobind::module_& m);
 void bind_kg(nanobind::module_& m);
 void bind_pack(nanobind::module_& m);
+void bind_infer(nanobind::module_& m);
 
 }  // namespace gids

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 namespace gids {
@@ -73,7 +74,11 @@ void ThreadPool::ensure_started() {
     tasks_.clear();
     owner_pid_ = pid;
     for (int i = 1; i < threads_; ++i) {
-        workers_.emplace_back([this] { work(); });
+        try {
+            workers_.emplace_back([this] { work(); });
+        } catch (const std::system_error&) {
+            break;  // RLIMIT_NPROC or pids.max: those that there are, and the caller, share the work
+        }
         const std::string label = (name_ + "-" + std::to_string(i)).substr(0, 15);
         pthread_setname_np(workers_.back().native_handle(), label.c_str());
     }
@@ -101,9 +106,10 @@ void ThreadPool::post(std::function<void()> task) {
     {
         const std::lock_guard lock(mutex_);
         ensure_started();
-        tasks_.push_back(std::move(task));
+        if (!workers_.empty()) tasks_.push_back(std::exchange(task, nullptr));
     }
-    wake_.notify_one();
+    if (task) task();
+    else wake_.notify_one();
 }
 
 void ThreadPool::parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {

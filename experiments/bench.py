@@ -1,83 +1,51 @@
-"""The benchmarks that the repository keeps, and README.md's table of them: `python -m experiments.bench FILE.json ...`.
+"""Keep records of benchmarks and write the pages that show them: `python -m experiments.bench FILE.json ...`.
 
-Each FILE is what `gids bench NAME --json` printed. It is put into `results/bench/NAME.json`, and the table is written
-anew from all that is kept there; with no FILE only the table is written.
+Each FILE is what `gids bench NAME --json` printed. It is kept beside all earlier ones, and docs/benchmarks.md and README's
+table are written anew from what is kept; with no FILE only the pages are written.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments import records
 from experiments.keep import between
+from experiments.records import Record
+from gids.cli.bench import BENCHMARKS
+from gids.units import format_bytes
 
-RESULTS = Path(__file__).with_name("results") / "bench"
-README = Path(__file__).resolve().parents[1] / "README.md"
+ROOT = Path(__file__).resolve().parents[1]
+README, PAGE = ROOT / "README.md", ROOT / "docs" / "benchmarks.md"
 
 
 @dataclass(frozen=True)
-class Row:
-    """A line of the table: the bars of one benchmark whose names match, side by side, and a word from its results."""
+class Headline:
+    """A line of README's table: the bars of a benchmark whose names match, side by side."""
 
+    benchmark: str
     label: str
     bars: str
-    remark: Callable[[dict[str, Any]], str] = lambda results: ""
 
 
-def merged_by_fio(results: dict[str, Any]) -> str:
-    by_gap = results["every tenth row by merge gap, times one read per row"]
-    best = max(gap["measured"] for gap in by_gap.values())
-    fio = results["10.0% of 1 KiB rows: the merged reads by fio, times one read per row"]
-    return f"of 10 %, fio with exactly the merged reads gets {fio:.2f}, the best of {len(by_gap)} gaps {best:.2f}"
-
-
-def by_jobs(results: dict[str, Any]) -> str:
-    parts = [results[f"cpu_us_per_read_{size}"] for size in (512, 1024, 4096)]
-    values = [" / ".join(f"{part[f'gids / fio, {jobs} jobs']:.2f}" for part in parts) for jobs in (1, 2)]
-    return f"with one job {values[0]}, with two {values[1]}; fio does not touch the bytes"
-
-
-def rates(results: dict[str, Any]) -> str:
-    median = {rate["name"]: rate["median"] for rate in results["rates"]}
-    return f"{median['gids']:,.0f} against {median['dgl-mmap-random']:,.0f} rows/s"
-
-
-TABLE = {
-    "disk": [
-        Row("random rows of 512 B / 1 KiB / 4 KiB over fio's best", r"^random"),
-        Row("merged reads over one read per row, 2.5 / 10 / 33 % of the rows", r"/ one read per row$", merged_by_fio),
-        Row("merged reads over the same reads by fio, 2.5 / 10 / 33 % of the rows", r"/ the same reads by fio$"),
-        Row("sequential over fio", r"^sequential"),
-        Row("memory engine over `index_select`", r"^memory engine"),
-        Row("processor time per row over fio's, 512 B / 1 KiB / 4 KiB", r"^CPU per", by_jobs),
-    ],
-    "sample": [
-        Row("times DGL, fan-out 10,10,10 and 20,15,10, 2 threads", r"times DGL, 2 thread"),
-        Row("2 threads over 1, the same fan-outs", r"2 threads over 1$"),
-        Row("edges from disk over one read per edge", r"^disk: edges/s"),
-    ],
-    "cache": [
-        Row(
-            "window(16) over random, `bench epoch`'s graph at 1 / 4 / 16 % of the rows", r"/ random, .*, communities \("
-        ),
-        Row("the same, R-MAT at 1 / 4 / 16 %", r"/ random, cache \d+%, rmat \("),
-        Row("window(16) over the optimum where the window fits, R-MAT at 16 %", r"/ belady, cache \d+%, rmat \("),
-        Row("the same in batches as small as real use's, R-MAT at 4 / 16 %", r"/ belady, .*, rmat, 64 seeds"),
-        Row("the same, `bench epoch`'s graph at 16 %", r"/ belady, .*, communities, 64 seeds"),
-        Row("planning and gathering over `index_select`", r"^plan \+ gather"),
-        Row("the accumulator's model over depths 1 to 256, largest error", r"^accumulator's model"),
-    ],
-    "epoch": [
-        Row("rows/s over DGL with mmap and `MADV_RANDOM`", r"^rows/s over DGL", rates),
-        Row("memory over its limit", r"^peak resident memory"),
-        Row("epoch over the longer of data and training", r"^epoch /"),
-    ],
-}
+#: What a reader wants to know first. The page has everything.
+HEADLINES = (
+    Headline("epoch", "rows/s over DGL with a mapped file and `MADV_RANDOM`", r"^rows/s over DGL with mmap"),
+    Headline(
+        "epoch", "rows/s over the best of the tuned peers, batches that share many rows", r"^rows/s over the best peer"
+    ),
+    Headline("epoch", "the same, batches that share few", r"^sparse: rows/s over the best peer"),
+    Headline("epoch", "an epoch of training over the longer of data and compute", r"^epoch /"),
+    Headline("disk", "random rows of 512 B / 1 KiB / 4 KiB over fio's best", r"^random"),
+    Headline("disk", "merged reads over one read per row, 2.5 / 10 / 33 % of the rows", r"/ one read per row$"),
+    Headline("sample", "sampled edges/s over DGL, fan-out 10,10,10 and 20,15,10", r"times DGL, 2 thread"),
+    Headline(
+        "cache", "hits of window(16) over random, R-MAT at 1 / 4 / 16 % of the rows", r"/ random, cache \d+%, rmat \("
+    ),
+)
 
 
 def number(value: float) -> str:
@@ -86,88 +54,113 @@ def number(value: float) -> str:
 
 
 def bound(bar: dict[str, Any]) -> str:
-    """Whether the bar is a floor or a ceiling: the records say only if it holds."""
-    at_most = bar["value"] != bar["floor"] and (bar["value"] < bar["floor"]) == bar["holds"]
-    return f"{'at most' if at_most else 'at least'} {bar['floor']:g}"
+    """Say the promise; records of before 0.2 say only whether it holds."""
+    guessed = bar["value"] != bar["floor"] and (bar["value"] < bar["floor"]) == bar["holds"]
+    return f"{'at most' if bar.get('lower_is_better', guessed) else 'at least'} {bar['floor']:g}"
 
 
 def measured(bar: dict[str, Any]) -> str:
-    """A bar's value; one that is missed stands in bold, with what its name says was possible."""
+    """Return a bar's value; one that is missed stands in bold."""
     if bar["holds"]:
         return number(bar["value"])
-    possible = re.search(r"\(([^()]*)\)$", bar["name"])
-    words = [possible.group(1).replace(":", "")] if possible else []
-    words += [] if bar["reachable"] else ["beyond reach"]
-    return f"**{number(bar['value'])}**" + (f" ({', '.join(words)})" if words else "")
+    return f"**{number(bar['value'])}**" + ("" if bar["reachable"] else " (beyond reach)")
 
 
-def line(row: Row, record: dict[str, Any]) -> tuple[str, list[str]]:
-    """One row of the table, and the names of the bars in it."""
-    bars = [bar for bar in record["bars"] if re.search(row.bars, bar["name"])]
+def headline(line: Headline, record: Record) -> str | None:
+    """Return one row of README's table; None where the record has no such bar."""
+    bars = [bar for bar in record.bars if re.search(line.bars, bar["name"])]
     if not bars:
-        raise SystemExit(f"bench {record['benchmark']} must have a bar named like {row.bars!r} (README's: {row.label})")
+        return None
     bounds = [bound(bar) for bar in bars]
     if len(set(bounds)) == 1:
         text = f"{' / '.join(measured(bar) for bar in bars)} ({bounds[0]})"
     else:
         text = " / ".join(f"{measured(bar)} ({rule})" for bar, rule in zip(bars, bounds, strict=True))
-    remark = row.remark(record["results"])
-    return f"| {row.label} | {text}{'; ' if remark else ''}{remark} |", [bar["name"] for bar in bars]
+    return f"| {line.label} | {text} | `gids bench {line.benchmark}`, {record.machine}, {record.when[:10]} |"
 
 
-def rest(record: dict[str, Any], shown: set[str]) -> list[str]:
-    """The bars that no row names: those that are missed one by one, of the others how many there are."""
-    others = [bar for bar in record["bars"] if bar["name"] not in shown]
-    lines = [f"| {bar['name']} | {measured(bar)} ({bound(bar)}) |" for bar in others if not bar["holds"]]
-    held = len(others) - len(lines)
-    return [*lines, *([f"| further promises of `gids bench {record['benchmark']}` | {held} hold |"] if held else [])]
+def readme_table() -> str:
+    """Return README's table: the newest record of each promise, and how much was missed in all that are shown."""
+    lines = ["| measured | (promised) | by |", "| --- | --- | --- |"]
+    for line in HEADLINES:
+        rows = (headline(line, record) for record in records.kept(line.benchmark))
+        lines += [row for row in rows if row is not None][:1]
+    shown = [record for name in records.NAMES for record in records.newest(name)]
+    missed = sum(not bar["holds"] for record in shown for bar in record.bars)
+    total = sum(len(record.bars) for record in shown)
+    lines += [
+        "",
+        f"{missed} of {total} promises were missed in the newest runs of each benchmark on each machine; they",
+    ]
+    lines += ["stand in bold among all others in [docs/benchmarks.md](docs/benchmarks.md)."]
+    return "\n".join(lines)
 
 
-def table(records: dict[str, dict[str, Any]]) -> str:
-    """README's table, and where its numbers come from."""
-    lines, origins = ["| benchmark | measured (promised) |", "| --- | --- |"], []
-    for name, rows in TABLE.items():
-        record, shown = records[name], set[str]()
-        for place, row in enumerate(rows):
-            text, names = line(row, record)
-            lines.append(text if place else text.replace("| ", f"| `gids bench {name}`: ", 1))
-            shown |= set(names)
-        lines += rest(record, shown)
-        origin = record["provenance"]
-        when = origin["time_utc"][:16].replace("T", " ")
-        origins.append(f"[`{name}`](experiments/results/bench/{name}.json) at commit {origin['commit']}, {when}")
-    return "\n".join(lines) + f"\n\nFrom the runs of {'; '.join(origins)} UTC."
-
-
-def kept() -> dict[str, dict[str, Any]]:
-    """The records in the repository."""
-    return {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in TABLE}
-
-
-def keep(path: Path) -> None:
-    """Put a record into the repository: one of a whole run, of a clean commit."""
-    record = json.loads(path.read_text())
-    name, origin = record.get("benchmark"), record.get("provenance", {})
-    if name not in TABLE:
-        raise SystemExit(f"{path} must be what `gids bench {'|'.join(TABLE)} --json` printed (got {name})")
-    if "--quick" in origin["command"] or "dirty" in origin["commit"]:
-        raise SystemExit(
-            "kept records must be of a whole run and a clean commit "
-            f"(got {path}: {' '.join(origin['command'])}, {origin['commit']})"
+def section(name: str) -> list[str]:
+    """Return one benchmark's part of the page: every promise, a column for the newest records of each machine."""
+    newest = records.newest(name)
+    command = "gids demo" if name == "demo" else f"gids bench {name}"
+    summary = "the run of `make demo`" if name == "demo" else BENCHMARKS[name]
+    lines = [f"## `{command}`", "", f"{summary[0].upper()}{summary[1:]}. Run it with `{command} --json`.", ""]
+    if not newest:
+        return [*lines, "No record is kept yet.", ""]
+    heads = [f"{record.machine}, {record.when}, {record.commit}" for record in newest]
+    lines += [f"| promise | {' | '.join(heads)} |", "| --- |" + " --- |" * len(heads)]
+    by_name = [{bar["name"]: bar for bar in record.bars} for record in newest]
+    for label in dict.fromkeys(bar["name"] for record in newest for bar in record.bars):
+        cells = [f"{measured(bars[label])} ({bound(bars[label])})" if label in bars else "–" for bars in by_name]
+        lines.append(f"| {label.replace('|', '/')} | {' | '.join(cells)} |")
+    if name == "demo":
+        lines += ["", *demo_table(newest[0])]
+    older = [record for record in records.kept(name) if record not in newest]
+    if older:
+        listed = "; ".join(
+            f"{record.machine}, {record.when}, {record.commit}: "
+            f"{sum(not bar['holds'] for bar in record.bars)} of {len(record.bars)} missed"
+            for record in older
         )
-    for row in TABLE[name]:
-        line(row, record)
-    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+        lines += ["", f"Earlier records: {listed}."]
+    return [*lines, ""]
+
+
+def demo_table(record: Record) -> list[str]:
+    """Return what the demo found, beside its promises."""
+    results, memory = record.content["results"], record.content["memory"]
+    rows = results["rows_by_source"]
+    total = max(1, sum(rows.values()))
+    accuracy = {name: f"{100 * value:.2f} %" for name, value in results["accuracy"].items()}
+    same = "every loss identical to the last bit" if results["losses_identical"] else "**losses differ**"
+    table = {
+        "feature table / memory budget": f"{format_bytes(memory['table_bytes'])} / {format_bytes(memory['budget_bytes'])}",
+        "test accuracy from disk": accuracy["disk"],
+        "the same from memory": f"{accuracy['memory']}, {same}",
+        "a perceptron without the graph": accuracy["without_graph"],
+        "rows from " + " / ".join(rows): " / ".join(f"{100 * count / total:.1f} %" for count in rows.values()),
+        "rows/s, reading only": f"{results['rows_per_s']:,.0f}",
+        "by how much the process grew while reading": format_bytes(memory["rss_growth_bytes"]),
+    }
+    return ["| | |", "| --- | --- |", *(f"| {label} | {value} |" for label, value in table.items())]
+
+
+def page() -> str:
+    """Return the generated part of docs/benchmarks.md."""
+    return "\n".join(line for name in records.NAMES for line in section(name)).rstrip()
+
+
+def write(path: Path, part: str, text: str) -> None:
+    """Replace the part of a file that stands between its markers."""
+    whole = path.read_text()
+    begin, end = between(whole, part)
+    path.write_text(whole[:begin] + text + whole[end:])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m experiments.bench", description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="what `gids bench NAME --json` printed")
     for path in parser.parse_args().files:
-        keep(path)
-    text = README.read_text()
-    begin, end = between(text, "bench")
-    README.write_text(text[:begin] + table(kept()) + text[end:])
+        print(records.keep(path).relative_to(ROOT))
+    write(README, "bench", readme_table())
+    write(PAGE, "records", page())
 
 
 if __name__ == "__main__":

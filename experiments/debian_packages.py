@@ -7,6 +7,7 @@ the label is the section; features are hashed words of the one-line description,
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import re
 import subprocess
@@ -139,8 +140,8 @@ def splits(packages: list[Package]) -> dict[str, np.ndarray]:
     }
 
 
-def write_dataset(packages: list[Package], path: Path) -> Dataset:
-    """Write the graph as a gids dataset: node type ``package``, six edge types."""
+def write_dataset(packages: list[Package], path: Path, one_relation: bool = False) -> Dataset:
+    """Write the graph as a gids dataset: node type ``package``, six edge types, or all of them as one, each edge once."""
     classes, sections = labels(packages)
     with DatasetWriter(path) as writer:
         writer.add_nodes(len(packages), "package")
@@ -148,10 +149,31 @@ def write_dataset(packages: list[Package], path: Path) -> Dataset:
         writer.add_labels(classes, "package", num_classes=len(sections))
         for name, ids in splits(packages).items():
             writer.add_split(name, ids, "package")
-        for relation, (users, targets) in edges(packages).items():
-            for name, sources, destinations in ((relation, targets, users), (f"{relation}_of", users, targets)):
-                order = np.lexsort((sources, destinations))
-                indptr = np.zeros(len(packages) + 1, dtype=np.int64)
-                np.cumsum(np.bincount(destinations, minlength=len(packages)), out=indptr[1:])
-                writer.add_csc(indptr, sources[order], etype=("package", name, "package"))
+        found = edges(packages)
+        if one_relation:
+            every = np.concatenate([*found.values(), *(pairs[::-1] for pairs in found.values())], axis=1)
+            users, targets = np.unique(every, axis=1)
+            directed = [("related", targets, users)]
+        else:
+            directed = []
+            for relation, (users, targets) in found.items():
+                directed += [(relation, targets, users), (f"{relation}_of", users, targets)]
+        for name, sources, destinations in directed:
+            order = np.lexsort((sources, destinations))
+            indptr = np.zeros(len(packages) + 1, dtype=np.int64)
+            np.cumsum(np.bincount(destinations, minlength=len(packages)), out=indptr[1:])
+            writer.add_csc(indptr, sources[order], etype=("package", name, "package"))
         return writer.finish()
+
+
+def main() -> None:
+    """Write the graph of this machine, for ``gids bench partition --dataset``."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.debian_packages", description=main.__doc__)
+    parser.add_argument("path", type=Path, help="directory to create")
+    parser.add_argument("--one-relation", action="store_true", help="all relations as one, both ways")
+    args = parser.parse_args()
+    print(write_dataset(parse_index(read_index()), args.path, args.one_relation))
+
+
+if __name__ == "__main__":
+    main()

@@ -40,13 +40,13 @@ def opened(path: str) -> gids.Dataset:
 
 
 def copy_of_features(dataset: gids.Dataset, name: str) -> Path:
-    """Give a copy of a dataset's feature file, none of it in the page cache, for the one contender that ``name`` names."""
+    """Return a copy of a dataset's feature file, none of it in the page cache, for the one contender that ``name`` names."""
     (stripe,) = dataset.feature_table().stripes
     return _copy(stripe.path, dataset.scratch_dir / f"features of {name}.bin")
 
 
 def copy_of_edges(dataset: gids.Dataset, name: str) -> Path:
-    """Give such a copy of its edge file."""
+    """Return such a copy of its edge file."""
     return _copy(dataset.indices_table().stripes[0].path, dataset.scratch_dir / f"edges of {name}.bin")
 
 

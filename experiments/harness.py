@@ -54,7 +54,7 @@ def load(name: str) -> ModuleType:
 
 
 def done(name: str, scale: str, out: Path) -> dict[str, Any] | None:
-    """Give the record of an experiment that ``out`` has for this scale and config, or None."""
+    """Return the record of an experiment that ``out`` has for this scale and config, or None."""
     path = out / f"{name}.json"
     if not path.exists():
         return None

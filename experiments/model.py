@@ -52,7 +52,7 @@ class Range(NamedTuple):
 
 
 def span(middle: float, others: Iterable[float]) -> Range:
-    """Give the range over all scenarios, with the likeliest of them in the middle."""
+    """Return the range over all scenarios, with the likeliest of them in the middle."""
     everything = [middle, *others]
     return Range(min(everything), middle, max(everything))
 
@@ -131,7 +131,7 @@ def drain_seconds(depths: Sequence[float], iops: Sequence[float], reads: float, 
 
 
 def factor_holding(factors: Sequence[float], share: float) -> float:
-    """Give the least factor by which bars must be widened so that this share of points lies inside.
+    """Return the least factor by which bars must be widened so that this share of points lies inside.
 
     Parameters
     ----------

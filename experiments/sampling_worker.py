@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import resource
 import sys
 import time
 from pathlib import Path
@@ -16,10 +15,11 @@ import torch
 import gids
 from experiments.baselines import page_cache
 from gids.errors import GidsError
+from gids.report.growth import peak_resident_bytes
 from gids.sampling import NeighborSampler, SampleKey, Topology
 
 KINDS = {
-    "gids, edges on disk": "direct reads, sorted and merged; the hottest lists in 32 MiB",
+    "gids, edges on disk": "direct reads, sorted and merged; the hottest lists in the memory that the limit leaves",
     "gids, edges mapped": "the same sampler over a mapped edge file with MADV_RANDOM: the page cache decides",
     "gids, edges in memory": "the same sampler, all edges loaded",
     "DGL, edges in memory": "DGL's sampler, all edges loaded",
@@ -30,10 +30,12 @@ def command(spec: dict[str, Any]) -> list[str]:
     return [sys.executable, "-m", "experiments.sampling_worker", json.dumps(spec)]
 
 
-def open_topology(dataset: gids.Dataset, kind: str, mapped: Path | None = None) -> Topology:
-    """Give the graph as a contender has it; ``mapped`` is the file for the one that maps its edges."""
+def open_topology(dataset: gids.Dataset, kind: str, mapped: Path | None = None, budget: str | None = None) -> Topology:
+    """Return the graph as a contender has it; ``mapped`` is the file for the one that maps its edges, ``budget`` the memory
+    of the one that leaves them on disk, by default what is free.
+    """
     if kind == "gids, edges on disk":
-        return Topology.from_dataset(dataset, on_disk=True, budget="32MiB")
+        return Topology.from_dataset(dataset, on_disk=True, budget=budget)
     if kind == "gids, edges in memory":
         return Topology.from_dataset(dataset)
     table = dataset.indices_table()
@@ -93,7 +95,7 @@ def main() -> None:
         for line in sys.stdin:
             order = json.loads(line)
             answer = sampling.round(order["number"], order["batches"])
-            answer["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            answer["peak_rss_bytes"] = peak_resident_bytes()
             print(json.dumps(answer), flush=True)
     except GidsError as error:
         print(json.dumps({"error": str(error)}), flush=True)

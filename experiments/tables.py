@@ -22,14 +22,14 @@ def measured(results: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tu
 
 
 def all_of(record: dict[str, Any]) -> list[tuple[Sequence[str], list[tuple[str, ...]]]]:
-    """Give every table of a record, heads and lines: its contenders, and what the experiment itself tabulates."""
+    """Return every table of a record, heads and lines: its contenders, and what the experiment itself tabulates."""
     experiment = importlib.import_module(f"experiments.figures.{record['experiment']}")
     own = [experiment.table(record["results"])] if hasattr(experiment, "table") else []
     return [(HEADS, rows(record)), *own] if rows(record) else own
 
 
 def rows(record: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Give one line of :data:`HEADS` per contender; none where an experiment compares none."""
+    """Return one line of :data:`HEADS` per contender; none where an experiment compares none."""
     return [
         (" / ".join(path[-2:] if len(path) > 1 and path[-2] != "contenders" else path[-1:]), *_line(result))
         for path, result in measured(record["results"])

@@ -29,6 +29,10 @@ class DeviceError(GidsError):
     """A GPU, driver or device memory problem."""
 
 
+class PeerError(GidsError):
+    """Another rank is gone, does not answer, or could not read the rows that it holds."""
+
+
 class StorageError(GidsError, OSError):
     """A read failed.
 

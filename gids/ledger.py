@@ -76,7 +76,7 @@ class Account:
             self._add(size_bytes)
 
     def give(self, size_bytes: int) -> None:
-        """Give memory back."""
+        """Return memory to the account."""
         with self._lock:
             self._used -= size_bytes
             self._changed.notify_all()

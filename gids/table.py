@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gids.errors import ConfigError
 
@@ -54,6 +56,9 @@ class RowTable:
         The files, in order.
     stripe_rows : int
         Rows in a unit.
+    held : (int, int), optional
+        First row, and one past the last, whose bytes the files have: one node's part of a table that is split over
+        several. None is all of them.
     """
 
     name: str
@@ -63,6 +68,7 @@ class RowTable:
     row_stride: int
     stripes: tuple[Stripe, ...]
     stripe_rows: int
+    held: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
@@ -79,6 +85,8 @@ class RowTable:
             raise ConfigError(f"{self.name} needs at least one stripe file and stripe_rows >= 1")
         if sum(stripe.num_rows for stripe in self.stripes) != self.num_rows:
             raise ConfigError(f"stripes of {self.name} must hold num_rows = {self.num_rows} rows together")
+        if self.held is not None and not 0 <= self.held[0] <= self.held[1] <= self.num_rows:
+            raise ConfigError(f"held of {self.name} must be a range in [0, {self.num_rows}] (got {self.held})")
 
     @property
     def item_bytes(self) -> int:
@@ -100,11 +108,30 @@ class RowTable:
         """Bytes of all rows, without padding."""
         return self.num_rows * self.row_bytes
 
+    def check_held(self, first: int, last: int) -> None:
+        """Refuse rows of a table of which the files have only others.
+
+        Parameters
+        ----------
+        first, last : int
+            The first and the last of the rows that are wanted.
+        """
+        if self.held is not None and first <= last and not self.held[0] <= first <= last < self.held[1]:
+            raise ConfigError(
+                f"rows of {self.name} must be in [{self.held[0]}, {self.held[1]}), which this part of a dataset holds "
+                f"(got {first} to {last}): a loader with shards=gids.Shards() takes the others from other nodes"
+            )
+
     def locate(self, row: int) -> tuple[int, int]:
-        """Give the stripe number and byte offset of a row."""
+        """Return the stripe number and byte offset of a row."""
         if not 0 <= row < self.num_rows:
             raise ConfigError(f"row of {self.name} must be in [0, {self.num_rows}) (got {row})")
-        unit, within = divmod(row, self.stripe_rows)
-        local_unit, stripe = divmod(unit, len(self.stripes))
-        local_row = local_unit * self.stripe_rows + within
-        return stripe, self.stripes[stripe].data_offset + local_row * self.row_stride
+        stripe, offset = self.places(np.array([row]))
+        return int(stripe[0]), int(offset[0])
+
+    def places(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the stripe number of every row and the byte at which it begins there; rows must be in range."""
+        unit, within = np.divmod(rows, self.stripe_rows)
+        local_unit, stripe = np.divmod(unit, len(self.stripes))
+        starts = np.array([part.data_offset for part in self.stripes], np.int64)
+        return stripe, starts[stripe] + (local_unit * self.stripe_rows + within) * self.row_stride

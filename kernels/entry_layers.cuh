@@ -122,7 +122,12 @@ GIDS_KERNEL ladies_race(gids::uint32_t k0, gids::uint32_t k1, const gids::int64_
         gids::copy_bytes(times + c, &time, sizeof time);
         sum += masses[c];
     }
-    if (sum != 0) gids::atomic_ref<gids::uint64_t>(*total).fetch_add(sum, gids::memory_order_relaxed);
+    gids::int64_t block_sum = 0;
+    gids::block_exclusive_scan(static_cast<gids::int64_t>(sum), block_sum);
+    if (threadIdx.x != 0 || block_sum == 0) return;
+    // relaxed: only summed; read after the kernel.
+    gids::atomic_ref<gids::uint64_t>(*total).fetch_add(static_cast<gids::uint64_t>(block_sum),
+                                                       gids::memory_order_relaxed);
 }
 GIDS_REGISTER(ladies_race)
 

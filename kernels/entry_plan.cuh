@@ -2,6 +2,7 @@
 // the order of the CPU planner, whose passes these are.
 #pragma once
 
+#include "block_counts.cuh"
 #include "cache_plan.cuh"
 #include "entry.cuh"
 #include "entry_scan.cuh"
@@ -59,11 +60,6 @@ struct Ranking {
         }
     }
 };
-
-GIDS_DEVICE void add_count(int64_t* counter, int64_t value) {
-    // relaxed: only summed; read after the kernel.
-    if (value != 0) atomic_ref<int64_t>(*counter).fetch_add(value, memory_order_relaxed);
-}
 
 }  // namespace gids
 
@@ -137,7 +133,7 @@ GIDS_KERNEL classify_rows(gids::RowEntry* cached, gids::uint64_t cached_mask, gi
                           gids::int64_t* location, gids::int64_t* counters, gids::int64_t* misses, gids::int64_t* bad) {
     const gids::Tiers tiers{{cached, cached_mask}, {hosted, hosted_mask}, capacity, host_rows, num_rows, popularity};
     const gids::Group<1> lane;
-    gids::int64_t from_cache = 0, from_host = 0, missed = 0;
+    gids::uint32_t from_cache = 0, from_host = 0, missed = 0;
     for (gids::int64_t i = group_index(lane); i < count; i += group_count(lane)) {
         const gids::uint32_t next = uses != nullptr ? uses[i] : unknown_use;
         const gids::int64_t at = gids::classify_row(tiers, slots, rows[i], batch, next, group_end);
@@ -149,9 +145,14 @@ GIDS_KERNEL classify_rows(gids::RowEntry* cached, gids::uint64_t cached_mask, gi
         from_cache += at >= 0 && at < capacity;
         from_host += at >= capacity;
     }
-    gids::add_count(counters + 1, from_cache);
-    gids::add_count(counters + 2, from_host);
-    gids::add_count(misses, missed);
+    GIDS_SHARED(gids::uint32_t, owners, gids::kBlockCells);
+    GIDS_SHARED(gids::uint32_t, sums, gids::kBlockCells);
+    const gids::BlockCounts counted(owners, sums);
+    const auto at = [&](gids::uint32_t number) { return number == 0 ? misses : counters + number; };
+    counted.add(0, missed, at);
+    counted.add(1, from_cache, at);
+    counted.add(2, from_host, at);
+    counted.flush(at);
 }
 GIDS_REGISTER(classify_rows)
 
@@ -172,6 +173,10 @@ GIDS_KERNEL place_misses(const gids::int64_t* miss_rows, const gids::int64_t* mi
                          gids::int64_t* location, gids::int64_t* disk_rows, gids::SlotState* states,
                          gids::int64_t* counters) {
     const gids::Prefix firsts{within, before, unique, *count};
+    GIDS_SHARED(gids::uint32_t, owners, gids::kBlockCells);
+    GIDS_SHARED(gids::uint32_t, sums, gids::kBlockCells);
+    const gids::BlockCounts counted(owners, sums);
+    const auto counter = [&](gids::uint32_t number) { return counters + number; };
     const gids::Group<1> lane;
     for (gids::int64_t j = group_index(lane); j < *count; j += group_count(lane)) {
         const bool first = j == 0 || miss_rows[j] != miss_rows[j - 1];
@@ -181,7 +186,7 @@ GIDS_KERNEL place_misses(const gids::int64_t* miss_rows, const gids::int64_t* mi
         while (b + 1 < batches && begins[b + 1] <= at) ++b;
         location[at] = buffer + position;
         if (first) disk_rows[position] = miss_rows[j];
-        gids::add_count(counters + 5 * b + (first ? 3 : 4), 1);
+        counted.add(static_cast<gids::uint32_t>(5 * b + (first ? 3 : 4)), 1, counter);
         if (j + 1 == *count || miss_rows[j + 1] != miss_rows[j]) {  // the row's last use in the group
             const gids::uint32_t next = uses != nullptr ? uses[b][at - begins[b]] : gids::kNever;
             gids::int64_t head = j;
@@ -190,6 +195,7 @@ GIDS_KERNEL place_misses(const gids::int64_t* miss_rows, const gids::int64_t* mi
                                 gids::uses_of(popularity, miss_rows[j], j - head + 1)};
         }
     }
+    counted.flush(counter);
 }
 GIDS_REGISTER(place_misses)
 
@@ -220,9 +226,14 @@ GIDS_KERNEL count_classes(int policy, gids::uint32_t k0, gids::uint32_t k1, gids
                           gids::int64_t* residents, gids::int64_t* misses, gids::int64_t* cut,
                           gids::uint32_t* turnstile) {
     const gids::Contest contest{{policy, {k0, k1}, group_end, ahead}, slots, capacity, states, *unique};
+    GIDS_SHARED(gids::uint32_t, owners, gids::kBlockCells);
+    GIDS_SHARED(gids::uint32_t, sums, gids::kBlockCells);
+    const gids::BlockCounts counted(owners, sums);
+    const auto counter = [&](gids::uint32_t number) { return (number % 2 == 0 ? residents : misses) + number / 2; };
     const gids::Group<1> lane;
     for (gids::int64_t i = group_index(lane); i < contest.size(); i += group_count(lane))
-        if (!contest.is_free(i)) gids::add_count((i < capacity ? residents : misses) + contest.class_of(i), 1);
+        if (!contest.is_free(i)) counted.add(2 * contest.class_of(i) + (i < capacity ? 0u : 1u), 1, counter);
+    counted.flush(counter);
     if (!gids::is_last_block(turnstile)) return;
     // Each lane adds up its share of the classes; the one whose share goes over the capacity looks for the edge in it.
     const gids::int64_t share = (classes + blockDim.x - 1) / blockDim.x;
@@ -299,6 +310,10 @@ GIDS_REGISTER(collect_moves)
 GIDS_KERNEL choose_turns(const gids::SlotState* slots, const gids::int64_t* admit_slot, const gids::int64_t* count,
                          int batches, gids::uint32_t group_begin, gids::int64_t* turn, gids::int64_t* number,
                          gids::int64_t* by_batch) {
+    GIDS_SHARED(gids::uint32_t, owners, gids::kBlockCells);
+    GIDS_SHARED(gids::uint32_t, sums, gids::kBlockCells);
+    const gids::BlockCounts counted(owners, sums);
+    const auto counter = [&](gids::uint32_t number) { return by_batch + number; };
     const gids::Group<1> lane;
     const gids::int64_t n = *count;
     for (gids::int64_t k = group_index(lane); k < n; k += group_count(lane)) {
@@ -307,8 +322,9 @@ GIDS_KERNEL choose_turns(const gids::SlotState* slots, const gids::int64_t* admi
         const gids::int64_t even = k * batches / n;
         turn[k] = read > even ? read : even;
         number[k] = k;
-        gids::add_count(by_batch + turn[k], 1);
+        counted.add(static_cast<gids::uint32_t>(turn[k]), 1, counter);
     }
+    counted.flush(counter);
 }
 GIDS_REGISTER(choose_turns)
 

@@ -23,20 +23,23 @@ GIDS_DEVICE int64_t pack_occurrence(uint32_t batch, uint32_t index) {
     return static_cast<int64_t>(static_cast<uint64_t>(batch) << 32 | index) & 0x7fffffffffffffffll;
 }
 
-struct Window {
-    RowMap latest;          // row -> its latest occurrence in the window (stale if before `first`)
+// Latest is a RowMap, or what has its exchange().
+template <class Latest>
+struct WindowOf {
+    Latest latest;          // row -> its latest occurrence in the window (stale if before `first`)
     RowMap cached;          // row -> cache slot
     SlotState* slots;       //
     uint32_t* const* uses;  // uses[b - first][i]: next use of row i of batch b
     uint32_t first;         // the oldest batch that is still to be served
 };
 
+using Window = WindowOf<RowMap>;
+
 // Row `index` of batch `batch` enters the window. True if the map got a new key. One batch per pass.
-GIDS_DEVICE bool observe_row(const Window& window, int64_t row, uint32_t batch, uint32_t index) {
+template <class Latest>
+GIDS_DEVICE bool observe_row(const WindowOf<Latest>& window, int64_t row, uint32_t batch, uint32_t index) {
     bool added = false;
-    RowEntry* entry = window.latest.claim(row, added);
-    const int64_t before = added ? kNoValue : entry->value;
-    entry->value = pack_occurrence(batch, index);
+    const int64_t before = window.latest.exchange(row, pack_occurrence(batch, index), added);
     window.uses[batch - window.first][index] = kNever;
     const uint32_t before_batch = static_cast<uint32_t>(static_cast<uint64_t>(before) >> 32);
     if (before != kNoValue && before_batch >= window.first) {

@@ -50,6 +50,14 @@ struct RowMap {
         }
     }
 
+    // Sets the value of `row` and returns the one before, kNoValue if there was none; `added`: the key is new.
+    GIDS_DEVICE int64_t exchange(int64_t row, int64_t value, bool& added) const {
+        RowEntry* entry = claim(row, added);
+        const int64_t before = added ? kNoValue : entry->value;
+        entry->value = value;
+        return before;
+    }
+
     GIDS_DEVICE void erase(int64_t row) const {
         for (uint64_t at = home(row);; at = (at + 1) & mask) {
             // relaxed: other rows may be claimed meanwhile; this one's entry is there already.

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import random
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -40,8 +41,11 @@ def own_cache() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move files with slow tests to the front, unless the order is somebody else's (tests/flaky.py)."""
-    if os.environ.get("GIDS_TEST_ORDER") == "given":
+    """Move files with slow tests to the front; or keep the files' order and shuffle each (tests/flaky.py)."""
+    if seed := os.environ.get("GIDS_TEST_ORDER"):
+        files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+        random.Random(int(seed)).shuffle(items)
+        items.sort(key=lambda item: files[item.path])
         return
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)

@@ -16,9 +16,11 @@ RECORD = ROOT / "experiments" / "results" / "long" / "test_long.json"
 
 
 def commit() -> str:
-    """Return the commit that is checked out, with ``-dirty`` where files differ from it."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    """Return the commit that is checked out, with ``-dirty`` where files differ from it, other than such records."""
+    name = ["git", "rev-parse", "--short=12", "HEAD"]
+    changes = ["git", "status", "--porcelain", "--untracked-files=no", "--", ".", ":!experiments/results/long"]
+    said = [subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True) for words in (name, changes)]
+    return said[0].stdout.strip() + ("-dirty" if said[1].stdout else "")
 
 
 def outcomes(report: Path) -> list[dict[str, object]]:

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: From the bottom up. Packages of one layer do not know each other, but for those of COMPANIONS.
 LAYERS = (
     ("_native",),
-    ("errors", "units", "table", "types", "ledger"),
+    ("errors", "units", "table", "types", "ledger", "machine"),
     ("storage",),
     ("dataset", "convert", "generate"),
     ("sampling", "partition"),

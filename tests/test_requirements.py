@@ -57,7 +57,9 @@ def test_no_pin_is_for_a_python_that_its_package_refuses(name: str) -> None:
         assert not refused, f"{pin} is for Python {refused}, but needs Python {accepted}"
 
 
-@pytest.mark.parametrize("extra", ["dgl", "pyg", "cuda12", "cuda13", "gds", "partition", "report", "notebook", "dev"])
+@pytest.mark.parametrize(
+    "extra", ["dgl", "pyg", "cuda12", "cuda13", "gds", "partition", "graphbolt", "parquet", "report", "notebook", "dev"]
+)
 def test_an_extra_brings_something_on_every_python_but_those_named(extra: str) -> None:
     requirements = [Requirement(line) for line in metadata.requires("gids") or ()]
     for python in PYTHONS:

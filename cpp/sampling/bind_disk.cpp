@@ -112,17 +112,18 @@ void bind_disk(nb::module_& m) {
     nb::class_<PositionReader>(m, "PositionReader", "Values on disk by edge position.")
         .def(
             "__init__",
-            [](PositionReader* self, storage::Reader& reader, const std::string& dtype, int64_t granule_items,
-               int64_t num_values, ConstVector<uint8_t> tail, int64_t cache_bytes, int64_t group_bytes) {
+            [](PositionReader* self, storage::Reader& values, storage::Reader* granules, const std::string& dtype,
+               int64_t granule_items, int64_t num_values, ConstVector<uint8_t> tail, int64_t cache_bytes,
+               int64_t group_bytes) {
                 const ValueKind kind = dtype == "int32"   ? ValueKind::kInt32
                                        : dtype == "int64" ? ValueKind::kInt64
                                                           : ValueKind::kFloat32;
                 const auto* bytes = reinterpret_cast<const std::byte*>(tail.data());
-                new (self) PositionReader(reader, {kind, granule_items, cache_bytes, group_bytes},
+                new (self) PositionReader(values, granules, {kind, granule_items, cache_bytes, group_bytes},
                                           {bytes, bytes + tail.size()}, num_values, check_signals);
             },
-            "reader"_a, "dtype"_a, "granule_items"_a, "num_values"_a, "tail"_a, "cache_bytes"_a, "group_bytes"_a,
-            nb::keep_alive<1, 2>())
+            "values"_a, "granules"_a.none(), "dtype"_a, "granule_items"_a, "num_values"_a, "tail"_a, "cache_bytes"_a,
+            "group_bytes"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def(
             "read",
             [](PositionReader& self, ConstVector<int64_t> positions, Vector<int64_t> out) {

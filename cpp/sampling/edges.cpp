@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kPieceEdges = 4096;       // edges that one thread handles at a time: 32 KiB of ids
 constexpr int64_t kCountAhead = 32;         // destinations between prefetch and use of an offset
 constexpr int64_t kGatherAhead = 64;        // edges between prefetch and use of a neighbour
-constexpr int64_t kReadEdges = 1 << 20;     // neighbours asked of the reader at a time
+constexpr int64_t kReadEdges = 4 << 20;     // neighbours asked of the reader at a time
 constexpr int64_t kListBytes = 512;         // of a list, fetched ahead: the processor sees the rest coming
 constexpr int64_t kWindow = 64;             // destinations whose hot lists are looked up together
 constexpr int64_t kCold = INT64_MIN;        // not among the hot lists
@@ -44,29 +44,31 @@ void find_hot(const Relation& relation, const HotLists& hot, const int64_t* node
         if (shifts[i] != kCold) shifts[i] = hot.start_of_rank(shifts[i]) - relation.range(nodes[i]).first;
 }
 
-// Copies what hot lists have and reads the rest in few large requests, which are bounded because each holds memory of
-// its own. positions and edges.src may be the same array.
+// Copies what hot lists have and reads the rest in few large requests: one pass over the file serves a whole layer, as
+// far as the reader has memory for it. positions and edges.src may be the same array.
 void resolve_on_disk(const Relation& relation, const int64_t* nodes, const int64_t* positions, EdgeList& edges) {
     const HotLists* hot = relation.hot_lists();
-    Array<int64_t> wanted;
-    Array<int64_t> found;
-    Array<int64_t> shifts(hot == nullptr ? 0 : std::min(edges.num_dst(), kReadEdges));
+    if (hot == nullptr) {
+        if (edges.num_edges() > 0) relation.read(positions, edges.num_edges(), edges.src.data());
+        return;
+    }
+    Array<int64_t> wanted;  // positions, and then what is there
+    Array<int64_t> shifts(std::min(edges.num_dst(), kReadEdges));
     for (int64_t begin = 0, end = 0; begin < edges.num_dst(); begin = end) {
-        const auto is_cold = [&](int64_t i) { return hot == nullptr || shifts[i - begin] == kCold; };
+        const auto is_cold = [&](int64_t i) { return shifts[i - begin] == kCold; };
         int64_t count = 0;
         for (end = begin; end < edges.num_dst() && end - begin < kReadEdges && count < kReadEdges;) {
             const int64_t window = std::min({end + kWindow, edges.num_dst(), begin + kReadEdges});
-            if (hot != nullptr) find_hot(relation, *hot, nodes + end, window - end, shifts.data() + (end - begin));
+            find_hot(relation, *hot, nodes + end, window - end, shifts.data() + (end - begin));
             for (; end < window; ++end)
                 if (is_cold(end)) count += edges.indptr[end + 1] - edges.indptr[end];
         }
         wanted.reserve(count);
-        found.reserve(count);
         int64_t* next = wanted.data();
         for (int64_t i = begin; i < end; ++i)
             if (is_cold(i)) next = std::copy(positions + edges.indptr[i], positions + edges.indptr[i + 1], next);
-        if (count > 0) relation.read(wanted.data(), count, found.data());
-        const int64_t* value = found.data();
+        if (count > 0) relation.read(wanted.data(), count, wanted.data());
+        const int64_t* value = wanted.data();
         for (int64_t first = begin; first < end; first += kWindow) {
             const int64_t last = std::min(first + kWindow, end);
             for (int64_t i = first; i < last; ++i)

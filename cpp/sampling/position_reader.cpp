@@ -1,11 +1,15 @@
-// PositionReader: granules are numbered, looked up, read in sweeps that threads lead in turn, and picked apart.
+// PositionReader: values straight from passes over the file, or by way of the granules that hold them.
 #include "sampling/position_reader.hpp"
 
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstring>
+#include <future>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -14,28 +18,110 @@
 namespace gids {
 namespace {
 
-constexpr int kSweeps = 4;                  // some are planned or picked apart while the disk works on the others
-constexpr int64_t kPositionsAtOnce = 4096;  // positions between two looks at how many granules they need
-constexpr int64_t kGranulesAhead = 16;      // values or granules between prefetch and use
-constexpr int64_t kGranuleBytes = 56;  // what a granule that is being read costs beside its bytes: ids, plan, numbering
-constexpr int64_t kLeastGranules = 4096;
-constexpr auto kDiskSlice = std::chrono::milliseconds(100);
+constexpr int kValuePasses = 2;         // one is planned while the disk works on the other; who comes later shares
+constexpr int kGranulePasses = 4;       // few reads each: one's wait for the disk is the next one's
+constexpr int64_t kGranuleShare = 8;    // of the memory for what is being read
+constexpr int64_t kGranulesAhead = 16;  // granules between prefetch and use
+// What is being read costs, beside its bytes: positions, a plan, its sorting; for granules numbering, too.
+constexpr int64_t kValueBytes = 28, kGranuleBytes = 56;
+constexpr int64_t kLeastRows = 4096;
+// A request that would replace more than this share of the cache passes it by, or it would never hold what others need.
+constexpr int64_t kCacheShare = 16;
+
+constexpr auto kCheckEvery = std::chrono::milliseconds(100);
+constexpr int64_t kPartsAtLeast = 4, kPartRows = 256 << 10;  // what many values are read in, where memory has room
+constexpr int64_t kMostOrdered = int64_t{1} << 30;           // positions whose order is kept in 32 bits
+constexpr int kFileRangeBits = 12;
+constexpr size_t kFileRanges = size_t{1} << kFileRangeBits;
 
 int64_t bytes_of(ValueKind kind) { return kind == ValueKind::kInt64 ? 8 : 4; }
 
+// Positions by where in the file they are, in parts of at most `most`: part after part, every byte of the file is
+// passed once, where parts in the order of the positions would each pass all of it.
+struct FileParts {
+    FileParts(const int64_t* positions, int64_t count, int64_t num_values, int64_t most) : order(count) {
+        // A power of two of values per range: dividing would cost more than all the rest. What is out of bounds is
+        // refused when it is read.
+        const int bits =
+            std::max(static_cast<int>(std::bit_width(static_cast<uint64_t>(num_values))) - kFileRangeBits, 0);
+        const auto range_of = [&](int64_t position) {
+            return std::min(static_cast<size_t>(static_cast<uint64_t>(position) >> bits), kFileRanges - 1);
+        };
+        std::vector<int64_t> counts(kFileRanges, 0);
+        for (int64_t i = 0; i < count; ++i) ++counts[range_of(positions[i])];
+        bounds.push_back(0);
+        int64_t sum = 0;
+        for (int64_t& range : counts) {
+            const int64_t size = std::exchange(range, sum);
+            if (sum > bounds.back() && sum + size - bounds.back() > most) bounds.push_back(sum);
+            sum += size;
+            while (sum - bounds.back() > most) bounds.push_back(bounds.back() + most);  // a range of more than that
+        }
+        bounds.push_back(sum);
+        for (int64_t i = 0; i < count; ++i) order[counts[range_of(positions[i])]++] = static_cast<int32_t>(i);
+    }
+
+    Array<int32_t> order;         // indices of positions
+    std::vector<int64_t> bounds;  // of the parts in it
+};
+
+// Rows that a thread of its own waits for. Whoever gives up waiting is not kept by a device that hangs: the read is
+// told to end.
+class ReadAhead {
+public:
+    ReadAhead(Sweeps& sweeps, Array<int64_t> rows)
+        : given_up_(std::make_shared<std::atomic<bool>>(false)),
+          found_(std::async(std::launch::async, [&sweeps, given_up = given_up_, rows = std::move(rows)]() mutable {
+              return sweeps.read(std::move(rows), [given_up] {
+                  if (given_up->load()) throw CancelledError("nobody waits for the read any more");
+              });
+          })) {}
+    ReadAhead(ReadAhead&&) = default;
+    ReadAhead& operator=(ReadAhead&&) = default;
+    ~ReadAhead() {
+        if (given_up_) given_up_->store(true);  // the future's destructor waits for the thread
+    }
+
+    Sweeps::Rows get(const std::function<void()>& check_interrupt) {
+        while (found_.wait_for(kCheckEvery) != std::future_status::ready)
+            if (check_interrupt) check_interrupt();
+        return found_.get();
+    }
+
+private:
+    std::shared_ptr<std::atomic<bool>> given_up_;
+    std::future<Sweeps::Rows> found_;
+};
+
 }  // namespace
 
-PositionReader::PositionReader(storage::Reader& reader, Options options, std::vector<std::byte> tail,
-                               int64_t num_values, std::function<void()> check_interrupt)
-    : reader_(reader),
+PositionReader::Shared::Shared(const PositionReader& reader)
+    : values(reader.values_reader_, reader.passes_of_values()),
+      cache(reader.granules_reader_ == nullptr ? 0 : reader.options_.cache_bytes, reader.granule_bytes_) {
+    if (cache.capacity() == 0) return;
+    const int64_t most = reader.options_.group_bytes / kGranuleShare / (reader.granule_bytes_ + kGranuleBytes);
+    granules = std::make_unique<Sweeps>(
+        *reader.granules_reader_, Sweeps::Options{reader.granule_bytes_, std::max(most, kLeastRows), kGranulePasses});
+}
+
+Sweeps::Options PositionReader::passes_of_values() const {
+    const bool shares = granules_reader_ != nullptr && options_.cache_bytes > 0;
+    const int64_t bytes = options_.group_bytes - (shares ? options_.group_bytes / kGranuleShare : 0);
+    return {item_bytes_, std::max(bytes / (item_bytes_ + kValueBytes), kLeastRows), kValuePasses};
+}
+
+PositionReader::PositionReader(storage::Reader& values, storage::Reader* granules, Options options,
+                               std::vector<std::byte> tail, int64_t num_values, std::function<void()> check_interrupt)
+    : values_reader_(values),
+      granules_reader_(granules),
       options_(options),
       item_bytes_(bytes_of(options.kind)),
       granule_bytes_(item_bytes_ * options.granule_items),
+      num_values_(num_values),
       num_granules_(num_values / options.granule_items),
-      most_granules_(std::max(options.group_bytes / (granule_bytes_ + kGranuleBytes), kLeastGranules)),
       tail_(std::move(tail)),
       check_interrupt_(std::move(check_interrupt)),
-      shared_(std::make_unique<Shared>(options.cache_bytes, granule_bytes_)),
+      shared_(std::make_unique<Shared>(*this)),
       pid_(getpid()) {
     const int64_t left = num_values % options.granule_items * item_bytes_;
     if (static_cast<int64_t>(tail_.size()) != left)
@@ -48,7 +134,7 @@ PositionReader::Shared& PositionReader::here() {
     const std::lock_guard lock(fork_mutex_);
     if (pid_ != getpid()) {
         static_cast<void>(shared_.release());  // never freed: its locks may be held by nobody
-        shared_ = std::make_unique<Shared>(options_.cache_bytes, granule_bytes_);
+        shared_ = std::make_unique<Shared>(*this);
         pid_ = getpid();
     }
     return *shared_;
@@ -60,214 +146,113 @@ void PositionReader::read(const int64_t* positions, int64_t count, float* out) {
 template <class Out>
 void PositionReader::read_any(const int64_t* positions, int64_t count, Out* out) {
     Shared& shared = here();
-    // Numbers of granules wait where the values will be, if they fit there.
-    constexpr bool in_place = std::is_same_v<Out, int64_t>;
-    Array<int64_t> scratch(in_place ? 0 : count);
-    const int64_t items = options_.granule_items;
-    for (int64_t begin = 0, end = 0; begin < count; begin = end) {
-        int64_t* numbers = nullptr;
-        if constexpr (in_place) numbers = out + begin;
-        else numbers = scratch.data() + begin;
-        NodeSet set(shared.tables, num_granules_ + 1);
-        set.expect(std::min(count - begin, 2 * most_granules_));
-        for (; end < count && set.size() < most_granules_;) {
-            const int64_t piece = std::min(kPositionsAtOnce, count - end);
-            for (int64_t i = 0; i < piece; ++i) numbers[end - begin + i] = positions[end + i] / items;
-            set.add(numbers + (end - begin), piece);
-            end += piece;
-        }
-        const Frames frames = fetch(shared, set.take_nodes());
-        if constexpr (in_place) {
-            if (options_.kind == ValueKind::kInt32)
-                gather<int32_t>(frames, positions + begin, numbers, end - begin, out + begin);
-            else gather<int64_t>(frames, positions + begin, numbers, end - begin, out + begin);
-        } else {
-            gather<float>(frames, positions + begin, numbers, end - begin, out + begin);
-        }
-    }
-    // relaxed: counts that nobody reads anything else by
-    values_.fetch_add(static_cast<uint64_t>(count), std::memory_order_relaxed);
+    const bool few = shared.granules && count <= shared.cache.capacity() / kCacheShare;
+    const auto read_as = [&]<class Value>(Value) {
+        if (few) read_granules<Value>(shared, positions, count, out);
+        else read_values<Value>(shared, positions, count, out);
+    };
+    if constexpr (std::is_same_v<Out, float>) read_as(float{});
+    else if (options_.kind == ValueKind::kInt32) read_as(int32_t{});
+    else read_as(int64_t{});
+    values_.fetch_add(static_cast<uint64_t>(count), std::memory_order_relaxed);  // relaxed, here and below: counts
 }
 
 template <class Value, class Out>
-void PositionReader::gather(const Frames& frames, const int64_t* positions, const int64_t* numbers, int64_t count,
-                            Out* out) const {
-    const std::byte* read =
-        frames.request->done ? frames.request->frames->data() + frames.request->first_frame * granule_bytes_ : nullptr;
-    const auto frame = [&](int64_t number) {
-        if (frames.places.size() == 0) return read + number * granule_bytes_;
-        const int64_t place = frames.places[number];
-        return place >= 0 ? read + place * granule_bytes_ : frames.found.data() + ~place * granule_bytes_;
+void PositionReader::read_values(Shared& shared, const int64_t* positions, int64_t count, Out* out) {
+    const auto take = [&](const std::byte* found, int64_t size, const auto& index) {
+        for (int64_t i = 0; i < size; ++i) {
+            Value value;
+            std::memcpy(&value, found + i * item_bytes_, sizeof(value));
+            out[index(i)] = static_cast<Out>(value);
+        }
     };
+    for (int64_t begin = 0, end = 0; begin < count; begin = end) {
+        end = std::min(count, begin + kMostOrdered);
+        const int64_t size = end - begin;
+        // Also where all would fit: while one part is read, the next is planned and the last one taken apart.
+        const int64_t most = std::min(shared.values.most_of_one(), std::max(size / kPartsAtLeast, kPartRows));
+        if (size <= most) {
+            Array<int64_t> rows(size);
+            std::copy(positions + begin, positions + end, rows.begin());
+            take(shared.values.read(std::move(rows), check_interrupt_).data(), size,
+                 [&](int64_t i) { return begin + i; });
+            continue;
+        }
+        const FileParts parts(positions + begin, size, num_values_, most);
+        const auto order_of = [&](size_t part) { return parts.order.data() + parts.bounds[part]; };
+        const auto size_of = [&](size_t part) { return parts.bounds[part + 1] - parts.bounds[part]; };
+        const auto rows_of = [&](size_t part) {
+            Array<int64_t> rows(size_of(part));
+            const int32_t* order = order_of(part);
+            for (int64_t i = 0; i < rows.size(); ++i) rows[i] = positions[begin + order[i]];
+            return rows;
+        };
+        std::optional<ReadAhead> ahead;
+        for (size_t part = 0; part + 1 < parts.bounds.size(); ++part) {
+            if (!ahead) ahead.emplace(shared.values, rows_of(part));
+            ReadAhead current = std::move(*ahead);
+            ahead.reset();
+            if (part + 2 < parts.bounds.size()) ahead.emplace(shared.values, rows_of(part + 1));
+            const Sweeps::Rows found = current.get(check_interrupt_);
+            const int32_t* order = order_of(part);
+            take(found.data(), size_of(part), [&](int64_t i) { return begin + order[i]; });
+        }
+    }
+}
+
+// Looks the granules of the positions up and reads those that nobody has.
+template <class Value, class Out>
+void PositionReader::read_granules(Shared& shared, const int64_t* positions, int64_t count, Out* out) {
+    Array<int64_t> numbers(count);
+    for (int64_t i = 0; i < count; ++i) numbers[i] = positions[i] / options_.granule_items;
+    NodeSet set(shared.tables, num_granules_ + 1);
+    set.expect(count);
+    set.add(numbers.data(), count);
+    Array<int64_t> granules = set.take_nodes();
+    const int64_t distinct = granules.size();
+    Array<std::byte> found(distinct * granule_bytes_);
+    Array<int64_t> missing(distinct), places(distinct);
+    int64_t num_missing = 0;
+    for (int64_t i = 0; i < distinct; ++i) {
+        if (i + kGranulesAhead < distinct) shared.cache.prefetch(granules[i + kGranulesAhead]);
+        std::byte* place = found.data() + i * granule_bytes_;
+        if (granules[i] == num_granules_) std::copy(tail_.begin(), tail_.end(), place);
+        else if (!shared.cache.find(granules[i], place)) {
+            missing[num_missing] = granules[i];
+            places[num_missing++] = i;
+        }
+    }
+    granules_.fetch_add(static_cast<uint64_t>(distinct), std::memory_order_relaxed);
+    cached_.fetch_add(static_cast<uint64_t>(distinct - num_missing), std::memory_order_relaxed);
+    for (int64_t begin = 0, end = 0; begin < num_missing; begin = end) {
+        end = std::min(num_missing, begin + shared.granules->most_of_one());
+        Array<int64_t> rows(end - begin);
+        std::copy(missing.begin() + begin, missing.begin() + end, rows.begin());
+        const Sweeps::Rows read = shared.granules->read(std::move(rows), check_interrupt_);
+        for (int64_t i = begin; i < end; ++i) {
+            if (i + kGranulesAhead < end) shared.cache.prefetch(missing[i + kGranulesAhead]);
+            const std::byte* from = read.data() + (i - begin) * granule_bytes_;
+            std::memcpy(found.data() + places[i] * granule_bytes_, from, static_cast<size_t>(granule_bytes_));
+            shared.cache.insert(missing[i], from);
+        }
+    }
     for (int64_t i = 0; i < count; ++i) {
-        if (i + kGranulesAhead < count) __builtin_prefetch(frame(numbers[i + kGranulesAhead]));
         Value value;
-        std::memcpy(&value, frame(numbers[i]) + positions[i] % options_.granule_items * item_bytes_, sizeof(value));
+        const int64_t at = numbers[i] * granule_bytes_ + positions[i] % options_.granule_items * item_bytes_;
+        std::memcpy(&value, found.data() + at, sizeof(value));
         out[i] = static_cast<Out>(value);
-    }
-}
-
-// Looks the granules up and reads those that nobody has.
-PositionReader::Frames PositionReader::fetch(Shared& shared, Array<int64_t> granules) {
-    Frames frames;
-    frames.request = std::make_shared<Request>();
-    const int64_t count = granules.size();
-    granules_.fetch_add(static_cast<uint64_t>(count), std::memory_order_relaxed);
-    const bool simple = shared.cache.capacity() == 0 && tail_.empty();
-    if (simple) {
-        frames.request->granules = std::move(granules);
-    } else {
-        frames.places = Array<int32_t>(count);
-        frames.found = Array<std::byte>(granule_bytes_);
-        int64_t found = 0, missing = 0;
-        for (int64_t i = 0; i < count; ++i) {
-            if (i + kGranulesAhead < count) shared.cache.prefetch(granules[i + kGranulesAhead]);
-            // Room for one more at any time; what was found stays in front.
-            frames.found.set_size(found * granule_bytes_);
-            if ((found + 1) * granule_bytes_ > frames.found.capacity())
-                frames.found.reserve(2 * (found + 1) * granule_bytes_);
-            std::byte* place = frames.found.data() + found * granule_bytes_;
-            bool there = false;
-            if (granules[i] == num_granules_) {
-                std::copy(tail_.begin(), tail_.end(), place);
-                there = true;
-            } else {
-                there = shared.cache.find(granules[i], place);
-            }
-            if (there) frames.places[i] = static_cast<int32_t>(~found++);
-            else {
-                frames.places[i] = static_cast<int32_t>(missing);
-                granules[missing++] = granules[i];  // the first ones are those to read
-            }
-        }
-        frames.found.set_size(found * granule_bytes_);
-        granules.set_size(missing);
-        frames.request->granules = std::move(granules);
-        cached_.fetch_add(static_cast<uint64_t>(found), std::memory_order_relaxed);
-    }
-    const Request& request = *frames.request;
-    if (request.granules.size() == 0) return frames;
-    requests_.fetch_add(1, std::memory_order_relaxed);
-    serve(shared, frames.request);
-    if (shared.cache.capacity() > 0) {
-        const std::byte* read = request.frames->data() + request.first_frame * granule_bytes_;
-        for (int64_t i = 0; i < request.granules.size(); ++i) {
-            if (i + kGranulesAhead < request.granules.size())
-                shared.cache.prefetch(request.granules[i + kGranulesAhead]);
-            shared.cache.insert(request.granules[i], read + i * granule_bytes_);
-        }
-    }
-    return frames;
-}
-
-// Waits until the request is served. Whoever finds a free sweep and a request of its own that waits leads: it takes all
-// that wait, as far as there is memory.
-void PositionReader::serve(Shared& shared, const std::shared_ptr<Request>& mine) {
-    std::unique_lock lock(shared.mutex);
-    shared.waiting.push_back(mine);
-    const auto fits = [&](const Request& request, int64_t beside) {
-        return beside == 0 || beside + request.granules.size() <= most_granules_;
-    };
-    const auto may_lead = [&] {
-        return !mine->taken && shared.sweeps < kSweeps && fits(*shared.waiting.front(), shared.under_way);
-    };
-    while (!mine->done) {
-        if (may_lead()) {
-            std::vector<std::shared_ptr<Request>> taken;
-            int64_t granules = 0;
-            while (!shared.waiting.empty() && fits(*shared.waiting.front(), shared.under_way + granules)) {
-                taken.push_back(std::move(shared.waiting.front()));
-                shared.waiting.pop_front();
-                taken.back()->taken = true;
-                granules += taken.back()->granules.size();
-            }
-            ++shared.sweeps;
-            shared.under_way += granules;
-            lock.unlock();
-            std::exception_ptr interrupt;
-            try {
-                sweep_or_fail(taken);
-            } catch (...) {  // an interrupt of this thread: the others' requests are left to somebody else
-                interrupt = std::current_exception();
-            }
-            lock.lock();
-            --shared.sweeps;
-            shared.under_way -= granules;
-            for (auto& request : taken) {
-                if (!interrupt) request->done = true;
-                else if (request != mine) {
-                    request->taken = false;
-                    shared.waiting.push_back(request);
-                }
-            }
-            shared.changed.notify_all();
-            if (interrupt) {
-                std::erase(shared.waiting, mine);
-                std::rethrow_exception(interrupt);
-            }
-        } else if (!shared.changed.wait_for(lock, kDiskSlice, [&] { return mine->done || may_lead(); })) {
-            if (!check_interrupt_) continue;
-            lock.unlock();
-            try {
-                check_interrupt_();
-            } catch (...) {
-                lock.lock();
-                std::erase(shared.waiting, mine);
-                throw;
-            }
-            lock.lock();
-        }
-    }
-    if (mine->failed)
-        throw StorageError(mine->failure.what, mine->failure.path, mine->failure.offset, mine->failure.length,
-                           mine->failure.error_number);
-}
-
-// A read that fails in a sweep of several fails only those that asked for it.
-void PositionReader::sweep_or_fail(std::span<const std::shared_ptr<Request>> requests) {
-    try {
-        sweep(requests);
-        return;
-    } catch (const StorageError& error) {
-        if (requests.size() == 1) {
-            requests[0]->failed = true;
-            requests[0]->failure = {error.what(), error.path, error.offset, error.length, error.error_number};
-            return;
-        }
-    }
-    for (const auto& request : requests) sweep_or_fail({&request, 1});
-}
-
-void PositionReader::sweep(std::span<const std::shared_ptr<Request>> requests) {
-    sweeps_.fetch_add(1, std::memory_order_relaxed);
-    int64_t total = 0;
-    for (const auto& request : requests) {
-        request->first_frame = total;
-        total += request->granules.size();
-    }
-    Array<int64_t> rows(requests.size() == 1 ? 0 : total);
-    if (requests.size() > 1)
-        for (const auto& request : requests)
-            std::copy(request->granules.begin(), request->granules.end(), rows.begin() + request->first_frame);
-    const auto* all = requests.size() == 1 ? requests[0]->granules.data() : rows.data();
-    const auto frames = std::make_shared<Array<std::byte>>(total * granule_bytes_);
-    for (const auto& request : requests) request->frames = frames;
-    const auto job = reader_.submit({all, static_cast<size_t>(total)}, frames->data(), Conversion::kNone);
-    while (!job->wait_for(kDiskSlice)) {
-        if (!check_interrupt_) continue;
-        try {
-            check_interrupt_();
-        } catch (...) {
-            job->cancel();
-            throw;
-        }
     }
 }
 
 PositionReader::Stats PositionReader::stats() const {
     const auto relaxed = std::memory_order_relaxed;  // counts that nobody reads anything else by
-    return {values_.load(relaxed), granules_.load(relaxed), cached_.load(relaxed), requests_.load(relaxed),
-            sweeps_.load(relaxed)};
+    Stats stats{values_.load(relaxed), granules_.load(relaxed), cached_.load(relaxed), shared_->values.requests(),
+                shared_->values.passes()};
+    if (shared_->granules) {
+        stats.requests += shared_->granules->requests();
+        stats.sweeps += shared_->granules->passes();
+    }
+    return stats;
 }
 
 size_t PositionReader::bytes() const { return shared_->cache.bytes() + shared_->tables.bytes(); }

@@ -69,11 +69,19 @@ SampleService::SampleService(int workers, int64_t most_waiting)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (int i = 0; i < workers; ++i) {
-        workers_.emplace_back([this] { work(); });
-        pthread_setname_np(workers_.back().native_handle(), ("gids-sample-" + std::to_string(i)).c_str());
+    try {
+        for (int i = 0; i < workers; ++i) {
+            workers_.emplace_back([this] { work(); });
+            pthread_setname_np(workers_.back().native_handle(), ("gids-sample-" + std::to_string(i)).c_str());
+        }
+    } catch (const std::system_error&) {
+        // RLIMIT_NPROC or pids.max: those that there are take from one list of work.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (workers_.empty()) {
+        ::close(event_);
+        throw ConfigError("workers need a thread, the system refuses: raise RLIMIT_NPROC (ulimit -u) or pids.max");
+    }
 }
 
 SampleService::~SampleService() {

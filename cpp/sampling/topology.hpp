@@ -14,7 +14,7 @@
 
 namespace gids {
 
-// Reads what is not in memory: out[i] = value of edge position positions[i].
+// Reads what is not in memory: out[i] = value of edge position positions[i]; both may be the same array.
 using NeighborReader = std::function<void(const int64_t* positions, int64_t count, int64_t* out)>;
 using WeightReader = std::function<void(const int64_t* positions, int64_t count, float* out)>;
 

@@ -217,7 +217,7 @@ void bind_storage(nb::module_& m) {
             "Give the names of threads that were left behind, blocked in the kernel.")
         .def_prop_ro("engine", [](BoundReader& r) { return r.engine_name(); })
         .def_prop_ro("notes", [](BoundReader& r) { return r.engine_notes(); })
-        .def_prop_ro("strays", [](BoundReader& r) { return r.strays(); })
+        .def_prop_ro("orphaned_reads", [](BoundReader& r) { return r.orphaned_reads(); })
         .def_prop_ro("limits",
                      [](BoundReader& r) {
                          return std::tuple(r.limits().block_bytes, r.limits().merge_gap_bytes, r.limits().max_io_bytes);

@@ -61,12 +61,15 @@ private:
     };
 
     void hold(IoCompletion completion) {
-        if (shortened_ && completion.tag == shortened_->tag && completion.result > options_.short_bytes) {
+        if (shortened_ && completion.tag == shortened_->tag) {
             // What a device did not deliver is not there: whoever uses it reads this.
-            if (shortened_->buffer)
-                std::memset(shortened_->buffer + options_.short_bytes, 0xbd,
-                            static_cast<size_t>(completion.result - options_.short_bytes));
-            completion.result = options_.short_bytes;
+            if (completion.result > options_.short_bytes) {
+                if (shortened_->buffer)
+                    std::memset(shortened_->buffer + options_.short_bytes, 0xbd,
+                                static_cast<size_t>(completion.result - options_.short_bytes));
+                completion.result = options_.short_bytes;
+            }
+            // Also where it was as short as that by itself: tags are used again, and its buffer is another read's then.
             shortened_.reset();
         }
         const Held item{Clock::now() + Microseconds(options_.delay_us), completion};

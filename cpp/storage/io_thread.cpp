@@ -24,7 +24,7 @@ constexpr uint64_t kReapBytes = 256 << 10;
 constexpr uint64_t kPoolBytes = kReapBytes, kPoolBytesPerRead = 8 << 10;
 constexpr size_t kAhead = 2;  // reads whose rows are fetched into the cache before they are copied
 constexpr Microseconds kSlice = Watch::kTurn;
-constexpr auto kFarewell = Watch::kFarewell;
+constexpr auto kGivingUp = Watch::kGivingUp;
 
 }  // namespace
 
@@ -139,7 +139,7 @@ void IoThread::release(uint32_t index) {
     Slot& slot = slots_[index];
     if (slot.stuck) {
         --stuck_;
-        core_->watch->strays -= slot.placed;
+        core_->watch->orphaned_reads -= slot.placed;
     }
     slot.job = nullptr;
     slot.busy = slot.placed = slot.stuck = false;
@@ -305,7 +305,7 @@ void IoThread::check_timeouts() {
         if (!slot.busy || slot.stuck) continue;
         // Whoever gave up waits until nothing is written to the rows any more, though not for a device that hangs.
         const bool given_up = slot.placed && !slot.job->running();
-        if (now_ - slot.since < (given_up ? std::min<Clock::duration>(timeout_, kFarewell) : timeout_)) continue;
+        if (now_ - slot.since < (given_up ? std::min<Clock::duration>(timeout_, kGivingUp) : timeout_)) continue;
         ++counted_.timeouts;
         fail(slot, "read timed out", 0);
         set_stuck(slot);
@@ -316,7 +316,7 @@ void IoThread::set_stuck(Slot& slot) {
     slot.stuck = true;
     ++stuck_;
     if (slot.placed) {
-        ++core_->watch->strays;
+        ++core_->watch->orphaned_reads;
         slot.job->abandon();
     } else {
         slot.job = nullptr;
@@ -351,7 +351,7 @@ bool IoThread::idle_wait() {
 
 void IoThread::shut_down() {
     core_->watch->begin_turn(number_, Clock::now());
-    const auto deadline = Clock::now() + kFarewell;
+    const auto deadline = Clock::now() + kGivingUp;
     if (in_flight_ > 0) queue_->cancel();
     while (in_flight_ > 0 && Clock::now() < deadline) {
         const size_t count = queue_->reap(completions_, 1, Microseconds(50'000));

@@ -183,7 +183,7 @@ void Job::end_copy(uint64_t reads) {
     if (reads != 0) progress_.store(Watch::Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
     if (copying_.fetch_sub(1) == 1 && state_.load() != State::kRunning) {
         // seq_cst, as copying_: either we see that the job was let go, or let_go() sees that nobody copies any more.
-        if (let_go_.exchange(false)) --watch_->strays;
+        if (let_go_.exchange(false)) --watch_->orphaned_reads;
         const std::lock_guard lock(mutex_);
         changed_.notify_all();
     }
@@ -209,15 +209,15 @@ void Job::cancel() {
     finish(State::kCancelled, {});
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, Watch::kTurn, [this] { return ended(); }))
-        if (watch_->blocked(Watch::kFarewell)) let_go();
+        if (watch_->blocked(Watch::kGivingUp)) let_go();
 }
 
 // With the mutex held, so that who waits does not miss it.
 void Job::let_go() {
-    ++watch_->strays;
+    ++watch_->orphaned_reads;
     abandoned_.store(true);
     let_go_.store(true);
-    if (copying_.load() == 0 && let_go_.exchange(false)) --watch_->strays;
+    if (copying_.load() == 0 && let_go_.exchange(false)) --watch_->orphaned_reads;
     changed_.notify_all();
 }
 

@@ -82,7 +82,7 @@ private:
     std::atomic<uint64_t> remaining_;  // reads whose rows are not yet in place
     std::atomic<int> copying_{0};      // brackets that are open
     std::atomic<bool> abandoned_{false};
-    std::atomic<bool> let_go_{false};  // brackets are open that nobody waits for; counted as one stray until they close
+    std::atomic<bool> let_go_{false};  // brackets nobody waits for are open; one orphaned read until they close
     std::atomic<bool> begun_{false};   // a thread has claimed reads of it
     std::atomic<int64_t> progress_;    // when rows arrived last, in ticks of Watch::Clock
     std::mutex mutex_;

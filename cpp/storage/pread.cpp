@@ -17,7 +17,7 @@
 namespace gids::storage {
 namespace {
 
-constexpr auto kThreadsFarewell = std::chrono::seconds(1);
+constexpr auto kThreadsEnd = std::chrono::seconds(1);
 
 // Shared with the threads, so that one that is stuck in the kernel can outlive the queue.
 struct Shared {
@@ -67,7 +67,7 @@ public:
         shared_->waiting.clear();
         shared_->work.notify_all();
         // A thread stuck in the kernel keeps its share of the state; whoever owns the staging sees requests missing.
-        shared_->gone.wait_for(lock, kThreadsFarewell, [this] { return shared_->alive == 0; });
+        shared_->gone.wait_for(lock, kThreadsEnd, [this] { return shared_->alive == 0; });
     }
 
     unsigned depth() const override { return depth_; }
@@ -84,7 +84,7 @@ public:
                 pthread_setname_np(thread.native_handle(), "gids-pread");
                 thread.detach();
             } catch (const std::system_error&) {
-                if (--shared_->alive == 0) throw;
+                if (--shared_->alive == 0) refuse();
                 break;
             }
         }
@@ -107,13 +107,30 @@ public:
 
     void cancel() override {
         const std::lock_guard lock(shared_->mutex);
-        for (const IoRequest& request : shared_->waiting)
-            shared_->completed.push_back({request.tag, -ECANCELED, nullptr});
+        end_waiting(-ECANCELED);
+    }
+
+    std::string explain(uint64_t) const override {
+        return no_thread_
+                   ? "cannot start a thread to read with: raise RLIMIT_NPROC (ulimit -u), or the limit of tasks of the "
+                     "container or cgroup (pids.max)"
+                   : "";
+    }
+
+private:
+    // Both with the mutex held.
+    void refuse() {
+        no_thread_ = true;
+        end_waiting(-ENOMEM);  // not EAGAIN, which is tried again at once
+    }
+
+    void end_waiting(int result) {
+        for (const IoRequest& request : shared_->waiting) shared_->completed.push_back({request.tag, result, nullptr});
         shared_->unfinished -= shared_->waiting.size();
         shared_->waiting.clear();
     }
 
-private:
+    bool no_thread_ = false;
     const std::shared_ptr<Shared> shared_;
     const unsigned depth_;
 };

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "errors.hpp"
@@ -86,15 +88,25 @@ std::unique_ptr<Reader::Open> Reader::open(const TableLayout& layout, const Read
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (size_t i = 0; i < opened->queues.size(); ++i) {
-        opened->threads.emplace_back([queue = opened->queues[i], kept = opened->core, i] {
-            queue->run();
-            const std::lock_guard lock(kept->mutex);
-            kept->finished[i] = true;
-            kept->gone.notify_all();
-        });
+        try {
+            opened->threads.emplace_back([queue = opened->queues[i], kept = opened->core, i] {
+                queue->run();
+                const std::lock_guard lock(kept->mutex);
+                kept->finished[i] = true;
+                kept->gone.notify_all();
+            });
+        } catch (const std::system_error&) {
+            break;  // they take from one list of work: fewer are slower
+        }
         pthread_setname_np(opened->threads.back().native_handle(), Watch::name(i).c_str());
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (opened->threads.empty())
+        throw StorageError(
+            "cannot start an I/O thread: raise RLIMIT_NPROC (ulimit -u), or the limit of tasks of the container or "
+            "cgroup "
+            "(pids.max)",
+            layout.files()[0].path, 0, 0, EAGAIN);
     return opened;
 }
 

@@ -88,7 +88,7 @@ public:
     ReaderStats stats();
     // Reads that were given up and may still write to where their rows belong: until they are back, memory of ended
     // jobs must not be read into again.
-    int strays() { return here().core->watch->strays; }
+    int orphaned_reads() { return here().core->watch->orphaned_reads; }
 
 private:
     // Everything that belongs to one process: threads, rings, locks.

@@ -19,7 +19,7 @@ public:
     // A turn of the loop waits this long for completions, by itself; only what takes longer is blocked.
     static constexpr auto kTurn = std::chrono::milliseconds(100);
     // How long whoever gives up, or closes, waits for a thread that does not answer.
-    static constexpr auto kFarewell = std::chrono::milliseconds(500);
+    static constexpr auto kGivingUp = std::chrono::milliseconds(500);
 
     Watch(size_t threads, Clock::duration timeout, std::vector<std::string> paths)
         : size_(threads), limit_(timeout + 2 * kTurn), paths_(std::move(paths)), posts_(new Post[threads]) {}
@@ -65,7 +65,7 @@ public:
     bool is_blocked(size_t thread, Clock::duration limit) const { return at_turn_for(thread, Clock::now()) > limit; }
 
     // Reads that were given up and may still write to where their rows belong.
-    std::atomic<int> strays{0};
+    std::atomic<int> orphaned_reads{0};
 
 private:
     struct Post {

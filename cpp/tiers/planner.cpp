@@ -67,6 +67,7 @@ void Planner::reset() {
 
 void Planner::forget_window() {
     latest_.clear(0);
+    latest_of_row_ = {};
     uses_.clear();
     use_pointers_.clear();
     for (SlotState& slot : slots_) slot.next = kNever;
@@ -74,6 +75,7 @@ void Planner::forget_window() {
 
 int64_t Planner::memory_bytes() const {
     int64_t bytes = cached_.bytes() + latest_.bytes() + sieve_.bytes();
+    bytes += static_cast<int64_t>(latest_of_row_.capacity() * sizeof(int64_t));
     bytes += static_cast<int64_t>(row_of_.capacity() * sizeof(int64_t) + slots_.capacity() * sizeof(SlotState));
     for (const auto& uses : uses_) bytes += static_cast<int64_t>(uses.capacity() * sizeof(uint32_t));
     return bytes;
@@ -94,24 +96,43 @@ void Planner::check_rows(ThreadPool& pool, std::span<const int64_t> rows) const 
     });
 }
 
-void Planner::observe(ThreadPool& pool, std::span<const int64_t> rows) {
-    check_rows(pool, rows);
-    const int64_t n = static_cast<int64_t>(rows.size());
-    if (!latest_.fits(n))
-        latest_.rebuild(n, [this](const RowEntry& e) {
-            return static_cast<uint32_t>(static_cast<uint64_t>(e.value) >> 32) >= first_;
-        });
+void Planner::make_room_in_window(int64_t rows) {
+    const auto is_live = [this](const RowEntry& e) {
+        return static_cast<uint32_t>(static_cast<uint64_t>(e.value) >> 32) >= first_;
+    };
+    const int64_t keys = (latest_.count(is_live) + rows) * 3 / 2;
+    if (map_entries_for(keys) * static_cast<int64_t>(sizeof(RowEntry)) <
+        options_.num_rows * static_cast<int64_t>(sizeof(int64_t))) {
+        latest_.rebuild(rows, is_live);
+        return;
+    }
+    latest_of_row_.assign(options_.num_rows, kNoValue);
+    for (const RowEntry& e : latest_.entries())
+        if (e.row != kNoRow) latest_of_row_[e.row] = e.value;
+    latest_ = HostRowMap();  // its memory too
+}
+
+template <class Latest>
+int64_t Planner::observe_all(ThreadPool& pool, Latest latest, std::span<const int64_t> rows) {
     const uint32_t batch = first_ + static_cast<uint32_t>(uses_.size());
-    use_pointers_.push_back(uses_.emplace_back(n).data());
-    const Window window{latest_.ref(), cached_.ref(), slots_.data(), use_pointers_.data(), first_};
+    use_pointers_.push_back(uses_.emplace_back(rows.size()).data());
+    const WindowOf<Latest> window{latest, cached_.ref(), slots_.data(), use_pointers_.data(), first_};
     std::atomic<int64_t> added{0};
-    pool.parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    pool.parallel_for(std::ssize(rows), kGrain, [&](int64_t begin, int64_t end) {
         int64_t here = 0;
         for_rows_prefetched(window.latest, rows.data(), begin, end,
                             [&](int64_t i) { here += observe_row(window, rows[i], batch, static_cast<uint32_t>(i)); });
         added.fetch_add(here, std::memory_order_relaxed);  // relaxed: only summed, read after the loop joined
     });
-    latest_.count_added(added);
+    return added;
+}
+
+void Planner::observe(ThreadPool& pool, std::span<const int64_t> rows) {
+    check_rows(pool, rows);
+    const int64_t n = std::ssize(rows);
+    if (latest_of_row_.empty() && !latest_.fits(n)) make_room_in_window(n);
+    if (latest_of_row_.empty()) latest_.count_added(observe_all(pool, latest_.ref(), rows));
+    else observe_all(pool, RowArray{latest_of_row_.data()}, rows);
 }
 
 int64_t Planner::classify(ThreadPool& pool, std::span<const int64_t> rows, std::span<int64_t> out, const uint32_t* uses,

@@ -68,6 +68,9 @@ public:
     std::vector<int64_t> resident_rows() const;  // by slot; kNoRow where free
 
 private:
+    void make_room_in_window(int64_t rows);
+    template <class Latest>
+    int64_t observe_all(ThreadPool& pool, Latest latest, std::span<const int64_t> rows);
     void check_rows(ThreadPool& pool, std::span<const int64_t> rows) const;
     int64_t classify(ThreadPool& pool, std::span<const int64_t> rows, std::span<int64_t> out, const uint32_t* uses,
                      uint32_t group_end, std::vector<RowAt>& misses, int64_t base, PlanCounters& counters);
@@ -89,7 +92,8 @@ private:
     std::vector<int64_t> row_of_;             // slot -> row, kNoRow where free
     std::vector<SlotState> slots_;            // slot -> next and last use; last == kFree where free
     SieveQueue sieve_;                        // empty under other policies
-    HostRowMap latest_;                       // row -> latest occurrence in the window
+    HostRowMap latest_;                       // row -> latest occurrence in the window; of a short one
+    std::vector<int64_t> latest_of_row_;      // the same by row, of a long one; empty: the map has them
     std::deque<std::vector<uint32_t>> uses_;  // of the batches observed and not yet planned, from first_ on
     std::vector<uint32_t*> use_pointers_;     // uses_[k].data()
     uint32_t first_ = 0;                      // sequence number of the next batch to plan

@@ -1,7 +1,9 @@
 // Owns the entries of a RowMap on the host: grows, forgets erased keys, and looks rows up with the misses overlapped.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "row_map.cuh"
@@ -47,6 +49,11 @@ public:
         used_ += added;
     }
 
+    template <class Keep>
+    int64_t count(const Keep& keep) const {
+        return std::ranges::count_if(entries_, [&](const RowEntry& e) { return e.row != kNoRow && keep(e); });
+    }
+    const std::vector<RowEntry>& entries() const { return entries_; }
     int64_t bytes() const { return static_cast<int64_t>(entries_.capacity() * sizeof(RowEntry)); }
 
 private:
@@ -54,7 +61,26 @@ private:
     int64_t used_ = 0;  // keys ever claimed since the last clear, erased ones included
 };
 
+// A value for every row of a table, in the place of a map that would be as large.
+struct RowArray {
+    int64_t* values;
+
+    int64_t exchange(int64_t row, int64_t value, bool& added) const {
+        added = false;
+        return std::exchange(values[row], value);
+    }
+};
+
 // Calls body(i) for [begin, end) with the entries of the rows a few steps ahead on their way from memory.
+template <class Body>
+void for_rows_prefetched(const RowArray& array, const int64_t* rows, int64_t begin, int64_t end, const Body& body) {
+    constexpr int64_t kAhead = 16;
+    for (int64_t i = begin; i < end; ++i) {
+        if (i + kAhead < end) __builtin_prefetch(&array.values[rows[i + kAhead]], 1);
+        body(i);
+    }
+}
+
 template <class Body>
 void for_rows_prefetched(const RowMap& map, const int64_t* rows, int64_t begin, int64_t end, const Body& body) {
     constexpr int64_t kAhead = 16;

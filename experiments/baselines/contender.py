@@ -45,13 +45,13 @@ class Contender(ABC):
 
     @classmethod
     def command(cls, name: str, job: Job) -> list[str]:
-        """Give the program that serves rounds of this contender, see :mod:`experiments.baselines.worker`."""
+        """Return the program that serves rounds of this contender, see :mod:`experiments.baselines.worker`."""
         spec = json.dumps({"contender": name, "job": asdict(job)})
         return [sys.executable, "-m", "experiments.baselines.worker", spec]
 
     @abstractmethod
     def batches(self, epoch: int, count: int, rows: int | None = None) -> Iterator[Prepared]:
-        """Give the first ``count`` batches of an epoch, each cut to ``rows`` rows where that is given."""
+        """Return the first ``count`` batches of an epoch, each cut to ``rows`` rows where that is given."""
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -70,4 +70,4 @@ class Contender(ABC):
         return {}
 
     def close(self) -> None:  # noqa: B027 # most hold nothing that outlives them
-        """Give everything back."""
+        """Release everything."""

@@ -72,4 +72,4 @@ class DglSampled(Contender):
 
     @abstractmethod
     def rows(self, nodes: Tensor) -> Tensor:
-        """Give the features of ``nodes``."""
+        """Return the features of ``nodes``."""

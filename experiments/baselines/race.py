@@ -145,7 +145,7 @@ def _can_run(turn: Turn, isolated: bool, result: dict[str, Any]) -> bool:
 
 
 def _prepared(turn: Turn, limit_bytes: int | None, isolated: bool) -> Job:
-    """Give the job as this contender gets it, with the files that it needs; made here, outside every limit."""
+    """Return the job as this contender gets it, with the files that it needs; made here, outside every limit."""
     job = turn.job
     dataset = graphs.opened(job.data)
     hashes_path(dataset)

@@ -116,7 +116,7 @@ class GidsPaper(Gids):
 
     @classmethod
     def sized(cls, job: Job) -> dict[str, Any]:
-        """Give the cache its share of the budget; the host buffer gets what the loader finds it worth."""
+        """Let the cache have its share of the budget; the host buffer gets what the loader finds it worth."""
         return {"cache": int((job.budget or 0) * cls.CACHE_SHARE)}
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import resource
 import sys
 from typing import Any
 
 from experiments.baselines import CONTENDERS, Job
 from experiments.baselines.rounds import Rounds
 from gids.errors import GidsError
+from gids.report.growth import peak_resident_bytes
 
 
 def serve(order: dict[str, Any], rounds: Rounds) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def main() -> None:
         print(json.dumps({"ready": True}), flush=True)
         for line in sys.stdin:
             answer = serve(json.loads(line), rounds)
-            answer["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            answer["peak_rss_bytes"] = peak_resident_bytes()
             print(json.dumps(answer), flush=True)
         contender.close()
     except GidsError as error:

@@ -62,7 +62,7 @@ def _mmap_seconds(machine: Machine, faults_per_row: float, compute: float) -> fl
 
 
 def _fit(machine: Machine, bam_cache: float, cache_part: float) -> tuple[float, float]:
-    """Give the disk share and the faults per row with which the model has the paper's bars for one machine."""
+    """Return the disk share and the faults per row with which the model has the paper's bars for one machine."""
     paper, compute = PAPER_SPEEDUP[machine.name], COMPUTE_SECONDS
     wanted = _bam_seconds(machine, bam_cache, compute) / paper["BaM"]
     low, high = 0.0, 1.0

@@ -55,7 +55,7 @@ ROW_BYTES = 1024
 
 
 def predict(curve: DeviceCurve, case: dict[str, Any]) -> tuple[float, float]:
-    """Give the seconds that a case takes of the disk by one probe: at least, and at most."""
+    """Return the seconds that a case takes of the disk by one probe: at least, and at most."""
     if case["kind"] == "epoch":
         busy = curve.cost.seconds(case["reads"], case["bytes"])
         groups = max(case["groups"], 1)

@@ -105,7 +105,7 @@ def _batches(kind: str, config: dict) -> int:
 
 
 def _start(spec: dict[str, Any], limit: str | None, config: dict, stack: ExitStack) -> Any:
-    """Give a function that runs a round; without a limit the contender lives in this process."""
+    """Return a function that runs a round; without a limit the contender lives in this process."""
     if limit is None:
         return Sampling(spec).round
     kind = spec["kind"]

@@ -28,11 +28,20 @@ CONFIG = {
         "nodes": 2_000_000,
         "degree": 60.0,
         "fanouts": [20, 15, 10],
+        "budget": "32MiB",
         "requests": 1500,
         "clients": [1, 2],
         "rounds": 3,
     },
-    "tiny": {"nodes": 20_000, "degree": 15.0, "fanouts": [5, 5], "requests": 40, "clients": [1, 2], "rounds": 1},
+    "tiny": {
+        "nodes": 20_000,
+        "degree": 15.0,
+        "fanouts": [5, 5],
+        "budget": "8MiB",
+        "requests": 40,
+        "clients": [1, 2],
+        "rounds": 1,
+    },
 }
 SECONDS = 25
 
@@ -41,7 +50,8 @@ def run(config: dict) -> dict:
     dataset = edges_only(config["nodes"], config["degree"])
     seeds = dataset.split("train")[: config["requests"]]
     sampler = NeighborSampler(config["fanouts"])
-    topologies = {kind: open_topology(dataset, kind) for kind in ("gids, edges on disk", "gids, edges in memory")}
+    kinds = ("gids, edges on disk", "gids, edges in memory")
+    topologies = {kind: open_topology(dataset, kind, budget=config["budget"]) for kind in kinds}
 
     def stream(kind: str, clients: int) -> tuple[float, list[tuple[float, int]]]:
         def request(number: int) -> tuple[float, int]:

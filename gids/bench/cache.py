@@ -136,7 +136,7 @@ def _hit_ratios(
     seed: int,
     report: Report,
 ) -> dict[str, dict[str, float]]:
-    """Give the hit ratio by policy and cache share; every batch is a group of its own, so nothing is a duplicate."""
+    """Return the hit ratio by policy and cache share; every batch is a group of its own, so nothing is a duplicate."""
     counts = popularity_levels(count_accesses(trace.batches, trace.num_rows))
     known = [(_ranked(policy), policy, popularity) for policy in policies if policy.startswith("window")]
     known.append((TOLD, "window(16)", counts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -47,6 +48,12 @@ class MemoryCgroup:
         """Most memory, page cache included, that was charged; None where the kernel does not say."""
         file = self.path / self._peak
         return int(file.read_text()) if file.exists() else None
+
+    def kill(self) -> None:
+        """End all processes in it, also those that the one that entered has started."""
+        for pid in (self.path / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
 
     def remove(self) -> None:
         """Remove the group; its processes must have ended."""

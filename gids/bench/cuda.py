@@ -70,6 +70,7 @@ def run(args: argparse.Namespace) -> Report:
         for name in args.profile or PROFILES:
             timeline = Clock(PROFILES[name], kernels, scale).play(calls)
             found = per_batch(timeline, len(answer["rows"]), setting, PROFILES[name], answer["reads"], scale)
+            found["sectors over the link for each sampled edge"] = timeline.sample_sectors / answer["edges"]
             found["scaled"] = (
                 f"run with {mean_rows:,.0f} rows a batch; kernels over 512 items and copies over 4 KiB times "
                 f"{scale.rows:,.0f}; sorts as for {setting.table_rows:,} rows"
@@ -126,6 +127,8 @@ def worker(setting: Setting, storage: str, environment: dict[str, str]) -> dict[
         "group": GROUP,
         "cache": int(setting.nodes * CACHE_SHARE) * row_bytes,
         "storage": storage,
+        # As the estimated drives would have it, not as this machine's were probed: what is read must not depend on that.
+        "merge_gap_bytes": int(min(p.drive_bytes_s / p.drive_reads_s for p in PROFILES.values())),
         "fake_torch": str(ROOT / "tests" / "standin"),
     }
     command = [sys.executable, "-m", "gids.bench.cuda_worker", json.dumps(options)]
@@ -158,6 +161,7 @@ def per_batch(
         **{f"stream of {stage}": timeline.device_us[stage] / batches for stage in stages if timeline.device_us[stage]},
     }
     slowest = max(resources, key=lambda name: resources[name])
+    slow_kernels = sorted(((took, name) for name, took in timeline.kernels_us.items()), reverse=True)
     waits = {stage: timeline.waited_us[stage] / batches for stage in stages}
     allocations = {name: count / batches for name, count in counts.items() if name.startswith("allocations: ")}
     return {
@@ -167,6 +171,7 @@ def per_batch(
         "launches counted": counts["launches"] / batches,
         "launches that larger row numbers add": more_launches / batches,
         "host waits": counts["host waits"] / batches,
+        "functions of the host in streams": counts["host functions"] / batches,
         "allocations": sum(allocations.values()),
         "allocations by kind": {name.removeprefix("allocations: "): value for name, value in allocations.items()},
         "copies by kind": {
@@ -181,10 +186,12 @@ def per_batch(
                 "host": timeline.host_us[stage] / batches,
                 "device": timeline.device_us[stage] / batches,
                 "waiting": waits[stage],
+                "asleep until told": timeline.told_us[stage] / batches,
             }
             for stage in stages
         },
         "time by resource, us": resources,
+        "time by kernel, us": {name: took / batches for took, name in slow_kernels[:12]},
         "slowest resource": slowest,
         "rows a second, if all else overlaps": setting.rows / resources[slowest] * 1e6,
         "rows a second, if nothing overlaps": setting.rows

@@ -45,7 +45,7 @@ def measure_engines(ordinal: int, num_nodes: int, dim: int = 256) -> list[Speed]
     """
     with tempfile.TemporaryDirectory(prefix="gids-selftest-") as directory:
         dataset = communities(Path(directory) / "graph", num_nodes=num_nodes, degree=8, dim=dim, train=0.5)
-        return [_measure(dataset, engine, ordinal) for engine in ("uring", "pread", "gds")]
+        return [_measure(dataset, engine, ordinal) for engine in ("uring", "pread", "gds", "nvme")]
 
 
 def _measure(dataset: gids.Dataset, engine: str, ordinal: int) -> Speed:

@@ -15,6 +15,9 @@ class Profile:
     hbm_bytes_s: float
     link_bytes_s: float
     warp_instructions_s: float
+    #: Atomic operations on one address: one for each clock of the L2 cache (NVIDIA, "Kepler GK110 whitepaper": "atomic
+    #: operations to a common address ... one operation per clock"), whose clock is taken for that of the SMs.
+    atomics_s: float
     drives: int
     drive_reads_s: float
     drive_bytes_s: float
@@ -43,6 +46,9 @@ class Profile:
     hbm_share: float = 0.7
     #: Of the link, what reads of single 32-byte sectors reach: 4.7 of 12.2 GB/s on PCIe 3 (EMOGI, VLDB 2020, figure 4).
     scattered_link_share: float = 0.39
+    #: A function of the host's in a stream (cuLaunchHostFunc): a thread of the driver's is woken and answers, as a wait of
+    #: the host's would be; until then the stream stands still. Assumed as a wait.
+    host_function_us: float = 15.0
     #: One read of host memory that the next one waits for: 1.2 µs (FACTS.md).
     chained_read_us: float = 1.2
 
@@ -55,6 +61,7 @@ PROFILES = {
         hbm_bytes_s=2.039e12,
         link_bytes_s=25.8e9,
         warp_instructions_s=108 * 4 * 1.41e9,
+        atomics_s=1.41e9,
         drives=4,
         drive_reads_s=1.1e6,
         drive_bytes_s=6.9e9,
@@ -66,6 +73,7 @@ PROFILES = {
         hbm_bytes_s=3.35e12,
         link_bytes_s=52.0e9,
         warp_instructions_s=132 * 4 * 1.98e9,
+        atomics_s=1.98e9,
         drives=4,
         drive_reads_s=2.5e6,
         drive_bytes_s=14.0e9,

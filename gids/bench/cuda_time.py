@@ -2,7 +2,8 @@
 
 The stand-in for the driver writes one line per call (tests/standin/trace.cpp). Calls of a host thread follow each other;
 work of a stream follows its queue, its events, and the call that queued it; a wait ends when what it waits for has ended.
-Kernels take as long as their counted sectors and instructions need, or the shortest kernel's time; kernels of different
+Kernels take as long as the slowest of what was counted of them needs (sectors of device memory and of the link,
+instructions, atomic operations on one address, chains of host reads), or the shortest kernel's time; kernels of different
 streams overlap freely, which is kind.
 """
 
@@ -40,12 +41,13 @@ class Call:
     name: str
     size: int  # bytes; of a launch, the items that it is for (0: not told)
     more: str
+    reads_host: bool = True  # of a launch: whether any of its arguments is host memory, as far as is known
 
     @classmethod
     def parse(cls, line: str) -> Call:
-        """Read a line ``kind|thread|stream|name|size|more|work``."""
-        kind, thread, stream, name, size, more = line.split("|")[:6]
-        return cls(kind, int(thread), int(stream), name, int(size), more)
+        """Read a line ``kind|thread|stream|name|size|more|work``; ``work`` of a launch is ``device=bytes,host=bytes``."""
+        kind, thread, stream, name, size, more, *work = line.split("|")
+        return cls(kind, int(thread), int(stream), name, int(size), more, not any(w.endswith("host=0") for w in work))
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,10 @@ class Timeline:
     host_us: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by stage
     device_us: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by stage
     waited_us: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by stage
+    told_us: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # asleep, by stage
+    kernels_us: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))  # by name
     link_us: float = 0.0
+    sample_sectors: float = 0.0  # of the link, that sampling reads, as in the small run: small launches do not grow
 
     def perfetto(self) -> dict[str, Any]:
         """Return the timeline in the trace-event format, which ui.perfetto.dev opens."""
@@ -124,11 +129,13 @@ def stage_of(kernel: str) -> str | None:
 
 
 def stages_of_streams(calls: Iterable[Call]) -> dict[int, str]:
-    """Return the stage of each stream: that of most of its kernels."""
+    """Return the stage of each stream: that of most of its kernels; one that only copies to the device is storage's."""
     seen: dict[int, Counter[str]] = defaultdict(Counter)
     for call in calls:
         if call.kind == "launch" and (stage := stage_of(call.name)) is not None:
-            seen[call.stream][stage] += 1
+            seen[call.stream][stage] += 1_000_000
+        elif call.kind.startswith("copy h2d"):
+            seen[call.stream]["storage"] += 1
     return {stream: counts.most_common(1)[0][0] for stream, counts in seen.items()}
 
 
@@ -139,7 +146,7 @@ class Clock:
         self._profile, self._kernels, self._scale = profile, kernels, scale
 
     def play(self, calls: Sequence[Call]) -> Timeline:
-        """Give every call its time."""
+        """Set the time of every call."""
         profile, timeline = self._profile, Timeline()
         stages = stages_of_streams(calls)
         homes = _homes(calls, stages)
@@ -166,6 +173,12 @@ class Clock:
                 events[call.more] = max(stream[call.stream], ready)
             elif kind == "wait event":
                 stream[call.stream] = max(stream[call.stream], events.get(call.more, 0.0), ready)
+            elif kind == "host function":
+                timeline.counts["host functions"] += 1
+                start = max(stream[call.stream], ready)
+                stream[call.stream] = start + profile.host_function_us
+                timeline.spans.append(Span(f"stream {call.stream} ({stage})", kind, start, stream[call.stream], stage))
+                timeline.device_us[stage] += profile.host_function_us
             elif kind in ("pool alloc", "alloc", "pin", "register"):
                 timeline.counts[f"allocations: {kind}"] += 1
             until = ready
@@ -175,7 +188,12 @@ class Clock:
                 until = max(ready, events.get(call.more, 0.0))
             elif kind in ("sync context", "free", "unpin", "unregister"):
                 until = max([ready, *stream.values()])
-            waits = kind.startswith("sync") or until > ready
+            elif (
+                kind == "told"
+            ):  # it slept until the stream's function ran: no call of the driver's, no wait of its kind
+                until = max(ready, events.get(call.more, 0.0) + profile.host_function_us)
+                timeline.told_us[stage] += until - ready
+            waits = kind.startswith("sync") or (until > ready and kind != "told")
             if waits:
                 timeline.counts["host waits"] += 1
                 until += profile.wait_us
@@ -200,6 +218,8 @@ class Clock:
             return profile.pin_us + call.size / 4096 * profile.pin_page_us
         if call.kind in ("unpin", "unregister"):
             return profile.pin_us
+        if call.kind == "told":
+            return 0.0
         return profile.event_us
 
     def _bytes(self, call: Call) -> float:
@@ -223,16 +243,25 @@ class Clock:
             items *= self._scale.row_bytes / COUNTED_ROW_BYTES
         hbm = items * (counts["hbm_load_sectors"] + counts["hbm_store_sectors"]) * SECTOR_BYTES
         link = items * (counts["host_load_sectors"] + counts["host_store_sectors"]) * SECTOR_BYTES
+        if not call.reads_host:  # counted with a host buffer that this run has not: the same is read from the device
+            hbm, link = hbm + link, 0.0
         whole = counts["host_sectors_per_access"] >= 4  # 128 bytes in a row fill a request
         rate = profile.link_bytes_s * (1.0 if whole else profile.scattered_link_share)
         timeline.link_bytes += link
         timeline.link_us += link / rate * 1e6
+        if stage_of(call.name) == "sample":
+            timeline.sample_sectors += link / SECTOR_BYTES * call.size / items  # of the run itself
         seconds = max(
             hbm / (profile.hbm_bytes_s * profile.hbm_share),
             link / rate,
             items * counts["instructions"] / profile.warp_instructions_s,
+            # Lanes queue up at the busiest address, and a lane for its reads of host memory that wait for each other.
+            items * counts["hbm_atomics"] * counts["hottest_address_share"] / profile.atomics_s,
+            counts["host_chain"] * profile.chained_read_us / 1e6 if call.reads_host else 0.0,
         )
-        return max(profile.kernel_us, seconds * 1e6)
+        took = max(profile.kernel_us, seconds * 1e6)
+        timeline.kernels_us[call.name] += took
+        return took
 
 
 def _homes(calls: Iterable[Call], stages: Mapping[int, str]) -> dict[int, str]:

@@ -11,8 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import gids
+from gids.cuda import arrivals, staged
 from gids.cuda.session import BLOCK_THREADS, CudaSession
 from gids.generate import communities
+
+#: How many batches are under way at once, and so how much memory they take together, depends on the threads: after so
+#: many epochs at most, none is a new record.
+MOST_EPOCHS = 6
+ALLOCATIONS = ("pool alloc", "alloc", "pin", "register")
 
 
 def count_items(library: Any) -> None:
@@ -20,23 +26,38 @@ def count_items(library: Any) -> None:
     launch = CudaSession.launch
 
     @functools.wraps(launch)
-    def told(self: CudaSession, kernel: str, items: int, *arguments: Any, **more: Any) -> None:
+    def noted(self: CudaSession, kernel: str, items: int, *arguments: Any, **more: Any) -> None:
         blocks = more.get("blocks")
         library.gids_standin_items(ctypes.c_uint64(items if blocks is None else blocks * BLOCK_THREADS))
         launch(self, kernel, items, *arguments, **more)
 
-    CudaSession.launch = told  # type: ignore[method-assign]
+    CudaSession.launch = noted  # type: ignore[method-assign]
+
+
+def follow_posts(library: Any) -> None:
+    """Let the stand-in know when a thread goes on because a stream has told it to."""
+    wait = arrivals.wait_for_post
+
+    @functools.wraps(wait)
+    def told(signal: Any, event: Any, what: str) -> None:
+        wait(signal, event, what)
+        library.gids_standin_told(ctypes.c_void_p(int(event.handle)))
+
+    for module in (arrivals, staged):
+        vars(module)[wait.__name__] = told
 
 
 def run(options: dict[str, Any], directory: Path) -> dict[str, Any]:
-    """Load an epoch and a few batches more; trace those after the first epoch, in steady state."""
+    """Load epochs; trace the first one that finds room for everything in the memory of those before: steady state."""
     library = ctypes.CDLL("libcuda.so.1")
     count_items(library)
+    follow_posts(library)
     dataset = communities(
         directory / "graph", num_nodes=options["nodes"], degree=options["degree"], dim=options["dim"], train=0.5
     )
     rows: list[int] = []
     reads: list[int] = []
+    edges, text = 0, ""
     with gids.Loader(
         dataset,
         "train",
@@ -46,7 +67,7 @@ def run(options: dict[str, Any], directory: Path) -> dict[str, Any]:
         pipeline=gids.PipelineOptions(sweep_batches=options["group"]),
         memory=gids.MemoryOptions(cache=options["cache"], host_buffer=0, device_budget="1GiB"),  # the rest is read
         device="cuda:0",
-        storage=options["storage"],
+        storage=gids.StorageOptions(engine=options["storage"], merge_gap_bytes=options["merge_gap_bytes"]),
     ) as loader:
         loader.prepare()
         for _ in loader:
@@ -60,19 +81,29 @@ def run(options: dict[str, Any], directory: Path) -> dict[str, Any]:
                 sum(table.disk for table in tables),
             )
 
-        before = so_far()
-        library.gids_standin_trace(1)
-        for number, batch in enumerate(loader):
-            library.gids_standin_mark(f"batch {number}".encode())
-            rows.append(int(batch.x.shape[0]))
-        library.gids_standin_trace(0)
-        reads = [now - then for now, then in zip(so_far(), before, strict=True)]
+        for _ in range(MOST_EPOCHS):
+            before, rows, edges = so_far(), [], 0
+            library.gids_standin_trace(1)
+            for number, batch in enumerate(loader):
+                library.gids_standin_mark(f"batch {number}".encode())
+                rows.append(int(batch.x.shape[0]))
+                edges += sum(block.num_edges() for block in batch.blocks)
+            library.gids_standin_trace(0)
+            reads = [now - then for now, then in zip(so_far(), before, strict=True)]
+            text = trace_text(library)
+            if not any(line.startswith(ALLOCATIONS) for line in text.splitlines()):
+                break
         notes = dict(loader.notes)
+    return {"trace": text, "rows": rows, "edges": edges, "reads": reads, "notes": notes}
+
+
+def trace_text(library: Any) -> str:
+    """Return the trace of the stand-in."""
     size = library.gids_standin_trace_text
     size.restype = ctypes.c_size_t
     text = ctypes.create_string_buffer(size(None, ctypes.c_size_t(0)))
     size(text, ctypes.c_size_t(len(text)))
-    return {"trace": text.raw.decode(), "rows": rows, "reads": reads, "notes": notes}
+    return text.raw.decode()
 
 
 def main() -> None:

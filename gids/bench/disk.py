@@ -58,7 +58,7 @@ class FioReads:
         self.cpu_us: list[float] = []
 
     def run(self) -> float:
-        """Give reads per second."""
+        """Return reads per second."""
         setting = self.setting
         result = run_fio(setting.path, "randread", self.block_bytes, *self.shape, setting.seconds)
         self.cpu_us.append(result.cpu_us)

@@ -48,7 +48,7 @@ class Setting:
     quick: bool
 
     def table(self, row_bytes: int, size: int | None = None) -> RowTable:
-        """Give the file as rows of so many bytes."""
+        """Return the file as rows of so many bytes."""
         rows = (size or self.size) // row_bytes
         return RowTable("bench", "int32", row_bytes // 4, rows, row_bytes, (Stripe(self.path, 0, rows),), rows)
 
@@ -65,7 +65,7 @@ class Setting:
 
 @contextmanager
 def bench_file(directory: Path, size: int, keep: bool) -> Iterator[Path]:
-    """Give a file whose word i is ``i * MULTIPLIER``, on disk and not in the page cache."""
+    """Return a file whose word i is ``i * MULTIPLIER``, on disk and not in the page cache."""
     path = directory / f"gids-bench-disk-{size >> 20}MiB.bin"
     if not path.exists() or path.stat().st_size != size:
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".gids-bench-", delete=False) as file:
@@ -85,7 +85,7 @@ def bench_file(directory: Path, size: int, keep: bool) -> Iterator[Path]:
 
 
 def sampled(count: int, samples: int = 2000) -> Int64Array:
-    """Give which of so many rows are verified: the ends and what lies evenly between them."""
+    """Return which of so many rows are verified: the ends and what lies evenly between them."""
     chosen: Int64Array = np.unique(np.linspace(0, count - 1, min(samples, count)).astype(np.int64))
     return chosen
 
@@ -138,7 +138,7 @@ class SingleReads:
         self.cpu_us: list[float] = []
 
     def run(self) -> float:
-        """Give reads per second; verifies after the clock has stopped."""
+        """Return reads per second; verifies after the clock has stopped."""
         before, cpu, start = self.reader.stats()["reads"], time.process_time(), time.perf_counter()
         flying = []
         for turn in range(1 << 30):
@@ -158,7 +158,7 @@ class SingleReads:
 
 
 def best_shape_of_ours(setting: Setting, row_bytes: int) -> tuple[int, int]:
-    """Give the depth and threads with which single reads are fastest here."""
+    """Return the depth and threads with which single reads are fastest here."""
     if setting.quick:
         return SHAPES[0]
 

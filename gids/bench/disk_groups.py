@@ -51,7 +51,7 @@ class FioPlan:
         return self.plan.num_rows * bandwidth / self.plan.total_bytes
 
     def run(self) -> float:
-        """Give useful rows per second."""
+        """Return useful rows per second."""
         return self._rate(self.depth)
 
 

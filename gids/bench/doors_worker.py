@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import itertools
 import json
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import gids
+from gids._native import give_back_memory
 from gids.bench.epoch_worker import check_rows
 from gids.errors import ConfigError
+from gids.report.growth import peak_resident_bytes
 
 #: What a door yields: the input nodes and their rows.
 Rows = Iterator[tuple[torch.Tensor, torch.Tensor]]
+#: Takes those out of a door's batch.
+AsRows = Callable[[Any], tuple[torch.Tensor, torch.Tensor]]
 
 
 class Door:
@@ -30,19 +34,27 @@ class Door:
             "budget": spec["budget"],
             "pipeline": gids.PipelineOptions(prefetch=1),
         }
+        make = self._maker(spec)
+        #: What the framework and the user's own graph take, before there is a loader.
+        self.before_bytes = present_bytes()
         self.begun = time.perf_counter()
-        self.loader, self._rows = self._make(spec)
+        self.loader, self._rows = make()
 
-    def _make(self, spec: dict[str, Any]) -> tuple[Any, Callable[[Any], tuple[torch.Tensor, torch.Tensor]]]:
+    def _maker(self, spec: dict[str, Any]) -> Callable[[], tuple[Any, AsRows]]:
+        """Import the framework and make what the user has already; return what makes the loader."""
         fanouts, size, settings = spec["fanouts"], spec["batch_size"], self.settings
         if spec["contender"] == "gids":
-            loader = gids.Loader(self.dataset, "train", fanouts=fanouts, batch_size=size, **settings)
-            return loader, lambda batch: (batch.input_nodes, batch.x)
+            return lambda: (
+                gids.Loader(self.dataset, "train", fanouts=fanouts, batch_size=size, **settings),
+                lambda batch: (batch.input_nodes, batch.x),
+            )
         if spec["contender"] == "pyg":
             from gids.pyg import NeighborLoader
 
-            pyg = NeighborLoader(self.dataset, fanouts[::-1], "train", batch_size=size, shuffle=True, **settings)
-            return pyg, lambda data: (data.n_id, data.x)
+            return lambda: (
+                NeighborLoader(self.dataset, fanouts[::-1], "train", batch_size=size, shuffle=True, **settings),
+                lambda data: (data.n_id, data.x),
+            )
         import dgl
 
         from gids.dgl import DataLoader, NeighborSampler
@@ -50,11 +62,11 @@ class Door:
         common = {"batch_size": size, "shuffle": True, **settings}
         if spec["contender"] == "dgl, our sampler":
             ours = NeighborSampler(fanouts, prefetch_node_feats=["feat"], prefetch_labels=["label"])
-            return DataLoader(self.dataset, "train", ours, **common), _dgl_rows
+            return lambda: (DataLoader(self.dataset, "train", ours, **common), _dgl_rows)
         if spec["contender"] == "dgl, its sampler":
             theirs = dgl.dataloading.NeighborSampler(fanouts, prefetch_node_feats=["feat"], fused=False)
             graph = _dgl_graph(self.dataset)
-            return DataLoader(graph, "train", theirs, gids=self.dataset, **common), _dgl_rows
+            return lambda: (DataLoader(graph, "train", theirs, gids=self.dataset, **common), _dgl_rows)
         raise ConfigError(f"contender must be a door (got {spec['contender']!r})")
 
     def batches(self) -> Rows:
@@ -84,6 +96,13 @@ class Door:
         done = self.round(0, batches)
         self.loader.prepare()
         return done
+
+
+def present_bytes() -> int:
+    """Memory of this process now, counted as :func:`peak_resident_bytes` counts."""
+    give_back_memory()
+    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(fields["VmRSS"].split()[0]) * 1024
 
 
 def _dgl_rows(batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -134,8 +153,9 @@ def main() -> None:
             answer = door.prepare(order["batches"])
         else:
             answer = door.round(order["number"], order["batches"])
-        answer["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        answer["peak_rss_bytes"] = peak_resident_bytes()
         if door is not None:
+            answer["before_bytes"] = door.before_bytes
             answer["memory"] = str(door.loader.stats().memory)
             answer["reasons"] = door.loader.stats().reasons
         print(json.dumps(answer), flush=True)

@@ -4,83 +4,22 @@ from __future__ import annotations
 
 import itertools
 import json
-import mmap
-import os
-import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 import gids
 from gids import Batch
+from gids.bench.epoch_peers import PEERS, Peer, Rows
+from gids.bench.epoch_peers import Mapped as Mapped
+from gids.bench.epoch_peers import check_rows as check_rows
 from gids.bench.options import loader_arguments
-from gids.report.growth import MemoryMeter
-from gids.sampling import Block, SeedOrder
-
-#: Rows of each round that are compared with the file, byte by byte.
-VERIFIED_ROWS = 512
-
-
-def check_rows(dataset: gids.Dataset, nodes: Tensor, x: Tensor) -> None:
-    """Compare some rows of a batch with what the file holds."""
-    table = dataset.feature_table()
-    for place in range(0, len(nodes), max(1, len(nodes) // VERIFIED_ROWS)):
-        stripe, offset = table.locate(int(nodes[place]))
-        fd = os.open(table.stripes[stripe].path, os.O_RDONLY)
-        try:
-            stored = os.pread(fd, table.row_bytes, offset)
-        finally:
-            os.close(fd)
-        if stored != x[place].numpy().tobytes():
-            raise gids.GidsError(f"row {int(nodes[place])} of a batch is not what {table.name} holds")
-
-
-class Mapped:
-    """DGL's NeighborSampler, and features from a memory-mapped file."""
-
-    def __init__(self, spec: dict[str, Any]):
-        import dgl
-
-        self.dataset = gids.open(spec["data"])
-        indices = self.dataset.indices_table()
-        stripe = indices.stripes[0]
-        sources = np.fromfile(stripe.path, dtype=indices.dtype, count=indices.num_rows, offset=stripe.data_offset)
-        indptr = torch.from_numpy(np.array(self.dataset.indptr())).to(torch.from_numpy(sources).dtype)
-        self.graph = dgl.graph(
-            ("csc", (indptr, torch.from_numpy(sources), torch.empty(0, dtype=indptr.dtype))),
-            num_nodes=self.dataset.num_nodes(),
-        )
-        # DGL 1.1.3's fused sampler carries ids from batch to batch on int32 graphs: nodes that came before go missing.
-        self.sampler = dgl.dataloading.NeighborSampler(spec["fanouts"], fused=False)
-        self.order = order_of(spec, self.dataset)
-        table = self.dataset.feature_table()
-        with table.stripes[0].path.open("rb") as file:
-            # Private and writable: torch warns of arrays that it must not write to. Nothing is written.
-            self.map = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
-        if spec["advice"] == "random":
-            self.map.madvise(mmap.MADV_RANDOM)
-        raw = np.frombuffer(self.map, np.float32, table.num_rows * table.dim, table.stripes[0].data_offset)
-        self.features = torch.from_numpy(raw.reshape(table.num_rows, table.dim))
-
-    def round(self, number: int, batches: int, rows: int | None) -> dict[str, Any]:
-        """Prepare some batches of an epoch, or only so many rows of each."""
-        order, done, sampling = self.order(number), 0, 0.0
-        begin = time.perf_counter()
-        for index in range(batches):
-            start = time.perf_counter()
-            nodes, _, _ = self.sampler.sample(self.graph, order[index].nodes["_N"].to(self.graph.idtype))
-            sampling += time.perf_counter() - start
-            nodes = nodes.long()[:rows]
-            x = self.features[nodes]
-            done += len(nodes)
-        seconds = time.perf_counter() - begin
-        check_rows(self.dataset, nodes, x)
-        return {"rows": done, "seconds": seconds, "sampling_seconds": sampling}
+from gids.report.growth import MemoryMeter, peak_resident_bytes
+from gids.sampling import Block
 
 
 class Sage(nn.Module):
@@ -91,7 +30,7 @@ class Sage(nn.Module):
         self.first, self.second = nn.Linear(2 * dim, hidden), nn.Linear(2 * hidden, classes)
 
     def forward(self, blocks: list[Block], x: Tensor) -> Tensor:
-        """Give the logits of the seeds."""
+        """Return the logits of the seeds."""
         for layer, block in zip((self.first, self.second), blocks, strict=True):
             (num_dst,), (src,), (indptr,) = block.num_dst.values(), block.src.values(), block.indptr.values()
             mean = nn.functional.embedding_bag(src, x, indptr[:-1], mode="mean")
@@ -102,6 +41,9 @@ class Sage(nn.Module):
 
 class Ours:
     """gids.Loader under a budget."""
+
+    under_way = 1
+    as_float16 = False
 
     def __init__(self, spec: dict[str, Any]):
         torch.set_num_threads(spec["torch_threads"])
@@ -127,25 +69,33 @@ class Ours:
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
 
-    def _epoch(self, number: int, batches: int, step: Callable[[Batch], None] | None) -> dict[str, Any]:
-        """Run the first batches of an epoch; what was read ahead of those that follow counts against us."""
-        self.loader.set_epoch(number)
+    def batches(self, epoch: int) -> Iterator[Rows]:
+        """Yield the batches of an epoch."""
+        self.loader.set_epoch(epoch)
+        for batch in self.loader:
+            yield batch.input_nodes, batch.x
+
+    def count_anew(self) -> None:
+        """Begin to count: the clock runs from here."""
         self.loader.reset_stats()
-        done = 0
-        begin = time.perf_counter()
-        for batch in itertools.islice(self.loader, batches):
-            done += len(batch.input_nodes)
-            if step is not None:
-                step(batch)
-        seconds = time.perf_counter() - begin
-        check_rows(self.dataset, batch.input_nodes, batch.x)
+
+    def counts(self) -> dict[str, Any]:
+        """Return what the loader counted since."""
         stats = self.loader.stats()
         (table,) = stats.as_dict()["tables"].values()
-        return {"rows": done, "seconds": seconds, "table": table, "stall_s": stats.stall_s}
+        return {"table": table, "stall_s": stats.stall_s}
 
-    def round(self, number: int, batches: int, rows: int | None) -> dict[str, Any]:
-        """Prepare the data of some batches of an epoch."""
-        return self._epoch(number, batches, None)
+    def rest(self) -> None:
+        """Keep everything: the budget is the loader's."""
+
+    def _epoch(self, number: int, batches: int, step: Callable[[Batch], None] | None) -> float:
+        """Return the seconds of the first batches of an epoch; what is read ahead of others counts against us."""
+        self.loader.set_epoch(number)
+        begin = time.perf_counter()
+        for batch in itertools.islice(self.loader, batches):
+            if step is not None:
+                step(batch)
+        return time.perf_counter() - begin
 
     def overlap(self, number: int, batches: int) -> dict[str, Any]:
         """Run the same batches three times: data only, compute only on batches in memory, and both."""
@@ -160,32 +110,78 @@ class Ours:
         seconds = {}
         turns: list[tuple[str, Callable[[Batch], None] | None]] = [("data_s", None), ("both_s", self._train)]
         for name, step in turns if number % 2 == 0 else reversed(turns):
-            seconds[name] = self._epoch(number, batches, step)["seconds"]
+            seconds[name] = self._epoch(number, batches, step)
         begin = time.perf_counter()
         for index in range(batches):
             self._train(self.kept[index % len(self.kept)])
         return seconds | {"compute_s": time.perf_counter() - begin}
 
 
-def order_of(spec: dict[str, Any], dataset: gids.Dataset) -> Callable[[int], SeedOrder]:
-    """Give the very order that gids.Loader uses."""
-    seeds = dataset.split("train")
-    return lambda epoch: SeedOrder(seeds, batch_size=spec["batch_size"], seed=0, epoch=epoch)
+def clocked(
+    contender: Ours | Peer, number: int, batches: int, lead_s: float = 0.0, least_s: float = 0.0
+) -> dict[str, Any]:
+    """Take batches of an epoch by the clock, after so many seconds of them that are not measured.
+
+    Both ends of what is measured lie where the contender works at its pace: what was read ahead before is as much as what
+    is read ahead afterwards.
+    """
+    taken = iter(contender.batches(number))
+    begin, led = time.perf_counter(), 0
+    if lead_s:
+        while led < contender.under_way or time.perf_counter() - begin < lead_s:
+            next(taken)
+            led += 1
+    contender.count_anew()
+    done = count = 0
+    begin = time.perf_counter()
+    while count < max(batches, contender.under_way) or time.perf_counter() - begin < least_s:
+        nodes, rows = next(taken)
+        done += len(nodes)
+        count += 1
+    seconds = time.perf_counter() - begin
+    found = {"rows": done, "seconds": seconds, "batches": count, **contender.counts()}
+    check_rows(contender.dataset, nodes, rows, as_float16=contender.as_float16)
+    del taken, nodes, rows
+    contender.rest()
+    return found
+
+
+def verified(contender: Ours | Peer, number: int, batches: int) -> dict[str, Any]:
+    """Compare rows of every batch of a round with the file."""
+    done = 0
+    for nodes, rows in itertools.islice(contender.batches(number), batches):
+        check_rows(contender.dataset, nodes, rows, as_float16=contender.as_float16)
+        done += 1
+    contender.rest()
+    return {"verified_batches": done}
+
+
+def make(spec: dict[str, Any]) -> Ours | Peer:
+    """Return the contender of that name."""
+    if spec["contender"] == "gids":
+        return Ours(spec)
+    torch.set_num_threads(spec["torch_threads"])
+    return Mapped(spec) if spec["contender"] == "dgl" else PEERS[spec["contender"]][0](spec)
 
 
 def main() -> None:
     """Serve rounds until the input ends."""
     spec = json.loads(sys.argv[1])
-    contender = Ours(spec) if spec["contender"] == "gids" else Mapped(spec)
+    contender = make(spec)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
-        if order["what"] == "overlap":
+        what, number, batches = order["what"], order["number"], order["batches"]
+        if what == "overlap":
             assert isinstance(contender, Ours)
-            answer = contender.overlap(order["number"], order["batches"])
+            answer = contender.overlap(number, batches)
+        elif what == "verify":
+            answer = verified(contender, number, batches)
+        elif isinstance(contender, Mapped) and order["rows"] is not None:
+            answer = contender.round(number, batches, order["rows"])
         else:
-            answer = contender.round(order["number"], order["batches"], order["rows"])
-        answer["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            answer = clocked(contender, number, batches, order.get("lead_s", 0.0), order.get("least_s", 0.0))
+        answer["peak_rss_bytes"] = peak_resident_bytes()
         if isinstance(contender, Ours):
             answer["memory"] = str(contender.loader.stats().memory)
             answer["reasons"] = contender.loader.stats().reasons

@@ -72,7 +72,7 @@ def run_fio(path: Path, rw: str, block_bytes: int, depth: int, jobs: int, second
 
 @contextmanager
 def plan_log(path: Path, plan: ReadPlan) -> Iterator[Path]:
-    """Give the reads of a plan, all of them in ``path``, as a log that :func:`replay_fio` follows."""
+    """Return the reads of a plan, all of them in ``path``, as a log that :func:`replay_fio` follows."""
     reads = "".join(
         f"{path} read {offset} {length}\n"
         for offset, length in zip(plan.offset.tolist(), plan.length.tolist(), strict=True)
@@ -101,13 +101,13 @@ def replay_fio(path: Path, log: Path, longest_bytes: int, depth: int) -> FioResu
 
 
 def rates_of(shapes: Sequence[Shape], rate: Callable[[Shape], float]) -> dict[Shape, list[float]]:
-    """Give the rates of every shape in three turns, up and down: one slow moment of the disk must not decide."""
+    """Return the rates of every shape in three turns, up and down: one slow moment of the disk must not decide."""
     turns = [{shape: rate(shape) for shape in turn} for turn in (shapes, shapes[::-1], shapes)]
     return {shape: [turn[shape] for turn in turns] for shape in shapes}
 
 
 def best_shapes(path: Path, rw: str, block_bytes: int, seconds: float, *, quick: bool) -> list[Shape]:
-    """Give for every number of jobs the depth with which fio is fastest here, fastest first; unmeasured when quick."""
+    """Return for every number of jobs the depth with which fio is fastest here, fastest first; unmeasured when quick."""
     if quick:
         return [shape for shape in SHAPES if shape[0] == SHAPES[0][0]]
     rates = rates_of(SHAPES, lambda shape: run_fio(path, rw, block_bytes, shape[0], shape[1], seconds).iops)
@@ -119,5 +119,5 @@ def best_shapes(path: Path, rw: str, block_bytes: int, seconds: float, *, quick:
 
 
 def best_shape(path: Path, rw: str, block_bytes: int, seconds: float, *, quick: bool) -> Shape:
-    """Give the depth and jobs with which fio is fastest here; the first of them when quick."""
+    """Return the depth and jobs with which fio is fastest here; the first of them when quick."""
     return best_shapes(path, rw, block_bytes, seconds, quick=quick)[0]

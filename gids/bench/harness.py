@@ -77,14 +77,21 @@ class Report:
     bars: list[Bar] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, object]:
-        """Give ``{"provenance", "results", "bars"}``."""
+        """Return ``{"provenance", "results", "bars"}``."""
         rates = [{**asdict(m), "median": m.median, "mad": m.mad, "rounds": len(m.rates)} for m in self.measurements]
         return {
             "benchmark": self.benchmark,
             "provenance": provenance() | {"settings": self.settings},
             "results": {"rates": rates, **self.extra},
             "bars": [
-                {"name": b.name, "value": b.value, "floor": b.floor, "holds": b.holds, "reachable": b.reachable}
+                {
+                    "name": b.name,
+                    "value": b.value,
+                    "floor": b.floor,
+                    "lower_is_better": b.lower_is_better,
+                    "holds": b.holds,
+                    "reachable": b.reachable,
+                }
                 for b in self.bars
             ],
             "summary": self.summary,

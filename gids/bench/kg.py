@@ -37,9 +37,11 @@ class Scale:
     communities: int
     degree: float
     skew: int
+    locality: float
     hops: int
     batch: int
     batches: int
+    region: int  # queries of one neighbourhood
     rounds: int
     slice_bytes: int
     cache: str
@@ -47,8 +49,8 @@ class Scale:
     limit: str
 
 
-FULL = Scale(5_000_000, 5000, 9.0, 2, 3, 16, 48, 5, 4096, "64MiB", "560MiB", "720MiB")
-QUICK = Scale(3_000, 30, 6.0, 3, 3, 8, 3, 2, 1024, "256KiB", "64MiB", "2GiB")
+FULL = Scale(6_000_000, 12_000, 11.0, 3, 0.9, 3, 16, 32, 64, 5, 4096, "64MiB", "560MiB", "900MiB")
+QUICK = Scale(3_000, 30, 6.0, 3, 0.8, 3, 8, 3, 8, 2, 1024, "256KiB", "64MiB", "2GiB")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +63,8 @@ def make_dataset(path: Path, scale: Scale) -> None:
     """Generate the graph, in a process of its own."""
     if not path.exists():
         sizes = ["--entities", str(scale.entities), "--communities", str(scale.communities)]
-        sizes += ["--degree", str(scale.degree), "--skew", str(scale.skew), "--train", "0.002"]
+        sizes += ["--degree", str(scale.degree), "--skew", str(scale.skew), "--locality", str(scale.locality)]
+        sizes += ["--train", "0.002"]
         command = [sys.executable, "-m", "gids", "generate", "kg", str(path), "--reverse", "--identity", "--quiet"]
         subprocess.run([*command, *sizes], check=True, stdout=subprocess.DEVNULL)
 
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace) -> Report:
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory())) if args.data is None else args.data
         home.mkdir(parents=True, exist_ok=True)
-        data = home / f"kg-{scale.entities}-{scale.communities}-{scale.degree:g}-{scale.skew}"
+        data = home / f"kg-{scale.entities}-{scale.communities}-{scale.degree:g}-{scale.skew}-{scale.locality:g}"
         make_dataset(data, scale)
         cgroup = MemoryCgroup(f"gids-bench-kg-{os.getpid()}", parse_bytes(scale.limit)) if limited else None
         if cgroup is not None:

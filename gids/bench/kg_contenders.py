@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gids._native import ThreadPool
 from gids.kg.feed import TRIPLE_BYTES, QueriesOfEpoch, QueryFeed, QueryOptions, made_of
 from gids.kg.graph import Graph
 from gids.kg.loader import Loader
@@ -73,6 +72,12 @@ class EqualSlices:
             self.first_row[head], self.counts[head] = self.num_rows, len(own)
             self.num_rows += rows
 
+    def make_feed(self, first: QueriesOfEpoch | None, num_batches: int, prefetch: int, backend: Backend) -> QueryFeed:
+        """Return what reads the copies; see :class:`gids.kg.feed.FeedSource`."""
+        feed = EqualFeed(self.graph, None, QueryOptions(self.hops), first, num_batches, prefetch, backend, [])
+        feed.equal = self
+        return feed
+
     @property
     def disk_bytes(self) -> int:
         """Bytes of all slices."""
@@ -115,8 +120,8 @@ class EqualFeed(QueryFeed):
         return Work(None, wanted, spans.nbytes, len(heads), assemble=assemble, made_bytes=made_bytes)
 
 
-class EqualLoader(Loader):
-    """As :class:`gids.kg.Loader`, from whole copies.
+def equal_loader(equal: EqualSlices, queries: NDArray[np.int32], **options: Any) -> Loader:
+    """Return a :class:`gids.kg.Loader` that reads whole copies.
 
     Parameters
     ----------
@@ -127,17 +132,7 @@ class EqualLoader(Loader):
     **options : Any
         Of the loader.
     """
-
-    def __init__(self, equal: EqualSlices, queries: NDArray[np.int32], **options: Any):
-        self.equal = equal
-        super().__init__(equal.graph, queries, hops=equal.hops, **options)
-
-    def _make_feed(self, backend: Backend, pool: ThreadPool) -> QueryFeed:
-        first, prefetch = self._piece(self.order(0), 0, 0), self.options.pipeline.prefetch
-        options = QueryOptions(self.equal.hops)
-        feed = EqualFeed(self.equal.graph, None, options, first, len(self), prefetch, backend, [])
-        feed.equal = self.equal
-        return feed
+    return Loader(equal.graph, queries, hops=equal.hops, slices=equal, **options)
 
 
 def hit_ratios(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import sys
 import time
@@ -17,11 +16,12 @@ from numpy.typing import NDArray
 
 import gids
 from gids import MemoryOptions, PipelineOptions
-from gids.bench.kg_contenders import EqualLoader, EqualSlices, hit_ratios
+from gids.bench.kg_contenders import EqualSlices, equal_loader, hit_ratios
 from gids.bench.page_cache import forget_pages
 from gids.errors import GidsError
 from gids.kg import Batch, Graph, Loader, Slices
 from gids.kg.slices import describe
+from gids.report.growth import peak_resident_bytes
 from gids.units import parse_bytes
 
 
@@ -33,26 +33,37 @@ def main() -> None:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     try:
-        print(json.dumps(measure(dataset, choose_queries(dataset, spec), work, spec)), flush=True)
+        print(json.dumps(measure(dataset, work, spec)), flush=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def choose_queries(dataset: gids.Dataset, spec: dict[str, Any]) -> NDArray[np.int32]:
-    """Take queries by lot, in an order by lot; a popular head comes again, as in training."""
-    queries = dataset.knowledge.queries("train")
-    wanted = spec["batches"] * spec["batch"]
-    if len(queries) < wanted:
-        raise GidsError(f"the graph must have {wanted} queries (got {len(queries)})")
-    chosen = np.sort(np.random.default_rng(0).permutation(len(queries))[:wanted])
-    return np.ascontiguousarray(np.random.default_rng(1).permutation(queries[chosen]))
+def choose_queries(graph: Graph, spec: dict[str, Any]) -> NDArray[np.int32]:
+    """Take a triple of each of some entities of some neighbourhoods as queries, in an order by lot.
+
+    Training asks for every triple of every neighbourhood, and slices are shared by those; a few queries strewn over the
+    whole graph would have nothing in common. Here a neighbourhood (2 hops) gives ``region`` queries, far fewer than that.
+    """
+    generator, wanted = np.random.default_rng(0), spec["batches"] * spec["batch"]
+    queries: list[NDArray[np.int32]] = []
+    while sum(map(len, queries)) < wanted:
+        root = generator.integers(graph.num_entities, size=1).astype(np.int32)
+        near = graph.extract(root, hops=2).entities.numpy()
+        heads = generator.permutation(near)[: spec["region"]]
+        found = graph.extract(heads, hops=1)
+        chosen = (found.edge_ptr[:-1] + found.edge_ptr.diff() // 2).numpy()  # one of each: atoms are never empty here
+        columns = (heads, found.relations[chosen], found.entities[found.tails[chosen].long()])
+        queries.append(np.column_stack([np.asarray(column) for column in columns]).astype(np.int32))
+    return np.ascontiguousarray(generator.permutation(np.concatenate(queries)[:wanted]))
 
 
-def measure(dataset: gids.Dataset, queries: NDArray[np.int32], work: Path, spec: dict[str, Any]) -> dict[str, Any]:
+def measure(dataset: gids.Dataset, work: Path, spec: dict[str, Any]) -> dict[str, Any]:
     """Run every contender, alternated, and check that all give the same subgraphs."""
-    hops, heads = spec["hops"], np.ascontiguousarray(queries[:, 0])
+    hops = spec["hops"]
     # One graph for all: a second one would take as much memory for its offsets as the slices' caches.
     with Graph(dataset, on_disk=True) as graph:
+        queries = choose_queries(graph, spec)
+        heads = np.ascontiguousarray(queries[:, 0])
         equal = EqualSlices(graph, work / "equal", hops, spec["slice_bytes"] // 8)
         slicing = time_slicing(graph, equal, heads, work / "slices", spec)
         with Slices(graph, work / "slices", hops=hops, slice_bytes=spec["slice_bytes"]) as slices:
@@ -61,7 +72,7 @@ def measure(dataset: gids.Dataset, queries: NDArray[np.int32], work: Path, spec:
             cached = common | {"memory": MemoryOptions(topology="disk", cache=spec["cache"], policy="belady")}
             makers: dict[str, Callable[[], Loader]] = {
                 "basic": lambda: Loader(graph, queries, hops=hops, through="graph", **common),
-                "equal slices": lambda: EqualLoader(equal, queries, **cached),
+                "equal slices": lambda: equal_loader(equal, queries, **cached),
                 "slices": lambda: Loader(graph, queries, hops=hops, slices=slices, **cached),
             }
             extraction: dict[str, list[float]] = {name: [] for name in makers}
@@ -95,7 +106,7 @@ def measure(dataset: gids.Dataset, queries: NDArray[np.int32], work: Path, spec:
         "equal_bytes": equal.disk_bytes,
         "hit_ratio": ratios | {"loader": hit_ratio},
         "slicing_memory_bytes": memory,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss_bytes": peak_resident_bytes(),
         "same_subgraphs": True,
     }
 

@@ -18,7 +18,7 @@ GROUPS: dict[str, type[Any]] = {
 #: What gids.Loader takes itself.
 PLAIN = (
     *("seeds", "fanouts", "sampler", "batch_size", "shuffle", "seed"),
-    *("features", "edge_features", "budget", "device", "storage", "history"),
+    *("features", "budget", "device", "storage"),
 )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import resource
 import sys
 import time
 from typing import Any
@@ -16,6 +15,7 @@ import gids
 from gids.bench.epoch_worker import Mapped, check_rows
 from gids.bench.options import loader_arguments
 from gids.loader.packed import PackedFeed
+from gids.report.growth import peak_resident_bytes
 from gids.runtime.batch import map_tensors
 
 
@@ -26,6 +26,8 @@ class Loading:
         torch.set_num_threads(1)
         self.dataset = gids.open(spec["data"])
         options = loader_arguments(spec["options"] | {"budget": spec["budget"]})
+        if spec["spill"] is not None:  # beside the table, on the disk that is measured
+            options["spill"] = gids.SpillOptions(spec["spill"], spec["data"])
         begin = time.perf_counter()
         if spec["packed"] is None:
             seeds = self.dataset.split("train")[: spec["seeds"]]
@@ -52,7 +54,7 @@ class Loading:
         (table,) = stats.as_dict()["tables"].values()
         stored = (feed.bytes_read if isinstance(feed, PackedFeed) else 0) - stored
         found = {"rows": done, "seconds": seconds, "table": table, "stored_bytes": stored, "start_s": self.start_s}
-        return found | {"memory": str(stats.memory)}
+        return found | {"memory": str(stats.memory), "reasons": list(stats.reasons)}
 
     def digest(self, number: int, batches: int) -> dict[str, Any]:
         """Hash every tensor of the first batches of an epoch."""
@@ -80,7 +82,7 @@ def main() -> None:
             answer = contender.digest(order["number"], order["batches"])
         else:
             answer = contender.round(order["number"], order["batches"], order["rows"])
-        answer["peak_rss_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        answer["peak_rss_bytes"] = peak_resident_bytes()
         print(json.dumps(answer), flush=True)
 
 

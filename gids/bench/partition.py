@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import importlib.util
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ import gids
 from gids import generate
 from gids.bench.harness import Bar, Contender, Report, alternate
 from gids.bench.partition_history import Training, history_section, order_section
+from gids.bench.partition_superbatch import Superbatch, superbatch_section
 from gids.dataset import Dataset
 from gids.partition import (
     Partition,
@@ -32,6 +35,8 @@ from gids.partition import (
     stored_names,
 )
 from gids.sampling import NeighborSampler, Sample, SampleKey, Topology
+from gids.storage.curve import save_curve
+from gids.storage.probe import probe
 
 # Floors of the issue, for the graph of blocks. OUTRE (table III) reports ratios of 0.68 and 0.73 between partition-based
 # and random selection; one pass cannot see all that METIS sees in memory; the rows of a part, once they are neighbours on
@@ -58,12 +63,32 @@ class Sizes:
     batch: int
     budget: str
     rounds: int
-    task: Training
+    task: Training  # with and without history
+    order_task: Training  # in orders by parts
     task_nodes: int
+    superbatch: Superbatch
 
 
-FULL = Sizes(1_000_000, 5000, 2500, 128, 1024, "256MiB", 5, Training(), 200_000)
-QUICK = Sizes(6000, 60, 30, 16, 64, "32MiB", 2, Training(epochs=1, seeds=1, budget="64MiB"), 4000)
+FULL = Sizes(
+    *(1_000_000, 5000, 2500, 128, 1024, "256MiB", 5),
+    Training(),
+    Training(batch=128, epochs=3, learning_rate=0.003),
+    200_000,
+    Superbatch(),
+)
+QUICK = Sizes(
+    6000,
+    60,
+    30,
+    16,
+    64,
+    "32MiB",
+    2,
+    Training(batch=64, epochs=1, seeds=1, budget="64MiB"),
+    Training(batch=128, epochs=1, seeds=1, budget="64MiB"),
+    4000,
+    Superbatch(window=40, batch=10, budget="64MiB"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -81,13 +106,18 @@ def run(args: argparse.Namespace) -> Report:
     rounds = args.rounds or sizes.rounds
     settings: dict[str, object] = {**asdict(sizes), "rounds": rounds, "fanouts": FANOUTS, "threads": THREADS}
     report = Report("partition", settings=settings)
-    with tempfile.TemporaryDirectory(prefix="gids-partition-", dir=args.directory) as temporary:
+    with (
+        tempfile.TemporaryDirectory(prefix="gids-partition-", dir=args.directory) as temporary,
+        contextlib.ExitStack() as stack,
+    ):
         root = Path(temporary)
         shape: dict[str, Any] = {"num_nodes": sizes.nodes, "dim": sizes.dim, "degree": 15.0}
         blocks = generate.communities(root / "blocks", blocks=sizes.blocks, **shape)
+        stack.enter_context(probed(report, blocks.path, root / "cache", seconds=0.2 if args.quick else 4.0))
         partition = partition_section(report, blocks, sizes, rounds)
         ratio_section(report, "blocks", blocks, partition, sizes.batch, bar=True)
         loader_section(report, blocks, partition, root / "by_part", sizes, rounds)
+        superbatch_section(report, blocks.path, sizes.superbatch, rounds)
         rmat = generate.rmat(root / "rmat", **(shape | {"dim": 1}))
         ratio_section(report, "rmat", rmat, make(rmat, sizes.parts, store=False), sizes.batch)
         # The demo's task, on fewer nodes.
@@ -101,15 +131,36 @@ def run(args: argparse.Namespace) -> Report:
         demo = generate.communities(root / "demo", num_classes=16, train=0.1, **task)
         history_section(report, "demo", demo, sizes.task)
         small = generate.communities(root / "small", num_classes=16, train=0.1, blocks=sizes.task_nodes // 100, **task)
-        order_section(report, "small blocks", small, sizes.task, sizes.task_nodes // 200)
+        order_section(report, "small blocks", small, sizes.order_task, sizes.task_nodes // 200)
         for path in args.dataset:
             dataset = gids.open(path)
             count = max(1, dataset.num_nodes() // 400)  # as many nodes to a part as above
             found = load(dataset, count) if str(count) in stored_names(dataset) else make(dataset, count, store=False)
             ratio_section(report, Path(path).name, dataset, found, sizes.batch)
-            if len(dataset.node_types) == 1 and {"train", "test"} <= set(dataset.split_names()):
+            one_relation = len(dataset.node_types) == len(dataset.edge_types) == 1
+            if one_relation and {"train", "test"} <= set(dataset.split_names()):
                 history_section(report, Path(path).name, dataset, sizes.task)
     return report
+
+
+@contextlib.contextmanager
+def probed(report: Report, data: Path, cache: Path, seconds: float) -> Iterator[None]:
+    """Measure the disk as `gids probe` would, but for this run alone: loaders, and those of other processes, find the curve."""
+    curve = probe(data, seconds=seconds, scratch_bytes=32 << 20)
+    save_curve(data, curve, cache / "gids" / "curves")
+    report.extra["probed"] = {
+        "IOPS": round(curve.peak_iops),
+        "bytes/s": round(curve.bandwidth),
+        "merge gap in bytes": curve.merge_gap_bytes,
+    }
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(cache)
+    try:
+        yield
+    finally:
+        del os.environ["XDG_CACHE_HOME"]
+        if before is not None:
+            os.environ["XDG_CACHE_HOME"] = before
 
 
 def partition_section(report: Report, dataset: Dataset, sizes: Sizes, rounds: int) -> Partition:

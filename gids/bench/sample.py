@@ -20,15 +20,18 @@ import torch
 from gids import _native
 from gids.bench.harness import Bar, Contender, Measurement, Report, alternate
 from gids.bench.power_law import power_law_graph
-from gids.bench.sample_disk import disk_budget, disk_section, workers_section, write_graph
-from gids.bench.sample_limits import limits_section
+from gids.bench.sample_disk import disk_budget, disk_section, probe_once, workers_section, write_graph
+from gids.bench.sample_limits import LIMITS_MIB, limits_section
 from gids.bench.sample_more import labor_section, serve_section
+from gids.bench.sample_open import open_section
+from gids.bench.sample_ring import RING_MIB, RING_THREADS, ring_section
 from gids.errors import ConfigError, GidsError
 from gids.sampling import NeighborSampler, SampleKey, Topology
 
 Array = npt.NDArray[Any]
 
-PARTS = ("memory", "latency", "labor", "serve", "disk", "limits", "workers")
+PARTS = ("memory", "latency", "labor", "serve", "disk", "limits", "workers", "ring", "open")
+ON_DISK = ("disk", "limits", "workers", "ring", "open")
 BATCH = 1024
 FANOUTS = ([10, 10, 10], [20, 15, 10])
 
@@ -41,7 +44,17 @@ FLOOR_SCALING = 1.7
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much a run does."""
+    """How much a run does.
+
+    Attributes
+    ----------
+    limits_mib : tuple of (int, float)
+        Memory limits for a graph on disk, and what gids must reach beside a mapped file under each.
+    ring_mib, ring_threads : tuple of int
+        Limits and threads beside RingSampler.
+    fio_s : float
+        Seconds of one run of fio.
+    """
 
     nodes: int
     edges: int
@@ -51,10 +64,21 @@ class Sizes:
     rounds: int
     requests: int
     rmat_nodes: int
+    limits_mib: tuple[tuple[int, float], ...] = LIMITS_MIB
+    ring_mib: tuple[int, ...] = RING_MIB
+    ring_threads: tuple[int, ...] = RING_THREADS
+    fio_s: float = 3.0
 
 
 FULL = Sizes(4_000_000, 60_000_000, 4_000_000, 240_000_000, batches=4, rounds=5, requests=2000, rmat_nodes=1_000_000)
-QUICK = Sizes(20_000, 300_000, 20_000, 600_000, batches=1, rounds=2, requests=50, rmat_nodes=20_000)
+# Every part, every kind of contender: what is left out is more of the same, in processes that take seconds to start.
+QUICK = Sizes(
+    *(20_000, 300_000, 20_000, 600_000, 1, 2, 50, 20_000),
+    limits_mib=LIMITS_MIB[:1],
+    ring_mib=RING_MIB[:1],
+    ring_threads=RING_THREADS[1:],
+    fio_s=0.2,
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +88,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep", action="store_true", help="leave that graph in --directory, or use the one left there"
     )
-    parser.add_argument("--only", choices=PARTS, help="run one part")
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="run these parts")
 
 
 def run(args: argparse.Namespace) -> Report:
@@ -74,37 +98,44 @@ def run(args: argparse.Namespace) -> Report:
     report = Report("sample", settings={"batch": BATCH, "fanouts": FANOUTS, **vars(sizes), "rounds": rounds})
     if args.keep and args.directory is None:
         raise ConfigError("--keep needs a --directory to keep the graph in")
-    if args.only not in ("disk", "limits", "workers"):
+    parts = set(args.only)
+    if parts - set(ON_DISK):
         small_pages = power_law_graph(sizes.nodes, sizes.edges)
         indptr, indices = (on_huge_pages(array) for array in small_pages)
         topology = Topology.from_arrays(indptr, indices, validate=False)
-        if args.only in (None, "memory"):
+        if "memory" in parts:
             memory_section(report, topology, small_pages, sizes, rounds)
-        if args.only in (None, "latency"):
+        if "latency" in parts:
             report.extra["latency_us"] = latency_section(topology, sizes.requests)
-        if args.only in (None, "labor"):
+        if "labor" in parts:
             labor_section(report, args.directory, sizes.rmat_nodes, sizes.batches, rounds)
-        if args.only in (None, "serve"):
+        if "serve" in parts:
             serve_section(report, topology, "memory", sizes.requests, rounds)
         del topology, indptr, indices, small_pages
-    if args.only in (None, "disk", "limits", "workers", "serve"):
+    if parts & {"serve", *ON_DISK}:
         with graph_directory(args.directory, args.keep, sizes) as directory:
             graph = write_graph(directory, sizes.disk_nodes, sizes.disk_edges)
-            if args.only in (None, "disk"):
-                disk_section(report, graph, sizes.batches, rounds)
-            if args.only in (None, "limits"):
-                limits_section(report, directory, sizes.batches, rounds)
-            if args.only in (None, "workers"):
+            report.extra["curve"] = probe_once(directory, quick=args.quick)
+            if "open" in parts:
+                open_section(report, graph, rounds, sizes.fio_s)
+            if "disk" in parts:
+                disk_section(report, graph, sizes.batches, rounds, sizes.fio_s)
+            if "limits" in parts:
+                limits_section(report, directory, sizes.limits_mib, sizes.batches, rounds)
+            if "workers" in parts:
                 workers_section(report, graph, sizes.batches, rounds)
-            if args.only in (None, "serve"):
+            if "ring" in parts:
+                shapes = [(limit, threads) for limit in sizes.ring_mib for threads in sizes.ring_threads]
+                ring_section(report, directory, shapes, max(sizes.batches // 2, 1), rounds)
+            if "serve" in parts:
                 with Topology.from_dataset(graph, on_disk=True, budget=disk_budget(graph)) as topology:
-                    serve_section(report, topology, "disk", max(sizes.requests // 10, 8), rounds)
+                    serve_section(report, topology, "disk", max(sizes.requests // 2, 8), rounds)
     return report
 
 
 @contextlib.contextmanager
 def graph_directory(parent: Path | None, keep: bool, sizes: Sizes) -> Iterator[Path]:
-    """Give a directory that is gone afterwards, or one that is kept and named after the graph."""
+    """Yield a directory that is gone afterwards, or one that is kept and named after the graph."""
     if keep and parent is not None:
         directory = parent / f"gids-sample-{sizes.disk_nodes}-{sizes.disk_edges}"
         directory.mkdir(parents=True, exist_ok=True)
@@ -209,7 +240,7 @@ def ratio(rates: dict[str, Measurement], over: str, under: str) -> float:
 def gids_run(
     sampler: NeighborSampler, topology: Topology, seeds: Sequence[torch.Tensor], pool: _native.ThreadPool | None
 ) -> Callable[[], float]:
-    """Give a round of batches, one after the other."""
+    """Return a round of batches, one after the other."""
 
     def work() -> float:
         return sum(sampler.sample(topology, s, SampleKey(batch=i), pool).num_edges for i, s in enumerate(seeds))
@@ -218,7 +249,7 @@ def gids_run(
 
 
 def batches_at_once(sampler: NeighborSampler, topology: Topology, seeds: Sequence[torch.Tensor]) -> Callable[[], float]:
-    """Give a round in which two Python threads sample different batches."""
+    """Return a round in which two Python threads sample different batches."""
 
     def work() -> float:
         with ThreadPoolExecutor(2) as threads:
@@ -231,7 +262,7 @@ def batches_at_once(sampler: NeighborSampler, topology: Topology, seeds: Sequenc
 
 
 def dgl_graphs(indptr: Array, indices: Array) -> dict[str, Any]:
-    """Give the graph as DGL holds it, by kind of ids and pages; nothing where DGL is not installed."""
+    """Return the graph as DGL holds it, by kind of ids and pages; nothing where DGL is not installed."""
     if importlib.util.find_spec("dgl") is None:
         return {}
     import dgl
@@ -250,7 +281,7 @@ def dgl_graphs(indptr: Array, indices: Array) -> dict[str, Any]:
 
 
 def dgl_run(graph: Any, fanouts: list[int], threads: int, seeds: Sequence[torch.Tensor]) -> Callable[[], float]:
-    """Give a round of DGL's batches."""
+    """Return a round of DGL's batches."""
     import dgl
 
     # The fused sampler of DGL 1.1.3 carries ids from batch to batch on 32-bit graphs and loses nodes.

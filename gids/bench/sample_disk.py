@@ -16,7 +16,10 @@ from gids.bench.fio import best_shape, run_fio
 from gids.bench.harness import Bar, Contender, Report, alternate
 from gids.bench.power_law import power_law_graph
 from gids.sampling import EdgeType, NeighborSampler, SampleKey, Topology, stream_samples
+from gids.sampling.topology import topology_bytes
 from gids.storage import load_curve
+from gids.storage.curve import save_curve
+from gids.storage.probe import probe
 from gids.table import RowTable, Stripe
 
 FANOUTS = [20, 15, 10]
@@ -29,6 +32,7 @@ EDGE: EdgeType = ("_N", "_E", "_N")
 # hot lists must give ten times that. Memory counts everything that the process adds, batches included.
 FLOOR_OVER_FIO = 10.0
 CEILING_MEMORY = 0.25
+CEILING_ADDED = 1.0
 FLOOR_FILE_OVER_MEMORY = 4.0
 # A second worker must nearly double the rate, unless the disk is busy all the time, by its probed cost of reads.
 FLOOR_WORKERS = 1.7
@@ -54,7 +58,7 @@ class StoredGraph:
         return len(self.indptr(EDGE)) - 1
 
     def indptr(self, etype: EdgeType) -> np.ndarray:
-        """Give the offsets."""
+        """Return the offsets."""
         offsets: np.ndarray = np.load(self.directory / "indptr.npy", mmap_mode="r")
         return offsets
 
@@ -89,13 +93,24 @@ def disk_budget(graph: StoredGraph) -> int:
     return max(graph.indices_table(EDGE).total_bytes // 10, LEAST_BUDGET)
 
 
-def disk_section(report: Report, graph: StoredGraph, batches: int, rounds: int) -> None:
+def probe_once(directory: Path, *, quick: bool) -> str:
+    """Measure the device unless ``gids probe`` has, and keep what was found as it does; returns where it came from.
+
+    A graph on disk is read by what a read and a byte cost here: without figures it takes those of a common drive.
+    """
+    if load_curve(directory).source == "defaults" and not quick:
+        save_curve(directory, probe(directory / "indices.bin"))
+    curve = load_curve(directory)
+    return f"{curve.source}: {1 / curve.cost.per_read_s:,.0f} reads/s, {1e-9 / curve.cost.per_byte_s:.1f} GB/s"
+
+
+def disk_section(report: Report, graph: StoredGraph, batches: int, rounds: int, fio_s: float) -> None:
     """Alternate fio's random reads with sampling from disk; measure memory in processes of their own."""
     directory, num_nodes = graph.directory, graph.num_nodes()
     edge_bytes, budget = graph.indices_table(EDGE).total_bytes, disk_budget(graph)
     contenders = []
     if shutil.which("fio"):
-        fio = FioReads(directory / "indices.bin", quick=edge_bytes < 1 << 28)
+        fio = FioReads(directory / "indices.bin", fio_s, quick=edge_bytes < 1 << 28)
         contenders.append(Contender("fio, one direct read per edge", fio.run))
     else:
         report.extra["fio"] = "not installed: no comparison"
@@ -128,6 +143,9 @@ def disk_section(report: Report, graph: StoredGraph, batches: int, rounds: int) 
         Bar("disk: memory over that of the graph in memory", memory["disk"] / memory["memory"], CEILING_MEMORY, True),
         Bar("disk: edge file over the sampler's memory", edge_bytes / memory["disk"], FLOOR_FILE_OVER_MEMORY),
     ]
+    # What the same batches take beside a graph in memory is theirs, not the topology's.
+    added = memory["disk"] - (memory["memory"] - topology_bytes(graph))
+    report.bars.append(Bar("disk: memory that the topology adds over its figure", added / budget, CEILING_ADDED, True))
     report.extra["disk"] = {
         "edge_file_bytes": edge_bytes,
         "topology_budget_bytes": budget,
@@ -180,26 +198,24 @@ def workers_section(report: Report, graph: StoredGraph, batches: int, rounds: in
 class FioReads:
     """Random direct reads of a sector by a tuned fio, with the depth and jobs at which it is fastest here."""
 
-    def __init__(self, path: Path, *, quick: bool) -> None:
-        self.path, self.seconds = path, 1 if quick else 3
+    def __init__(self, path: Path, seconds: float, *, quick: bool) -> None:
+        self.path, self.seconds = path, seconds
         self.depth, self.jobs = best_shape(path, "randread", SECTOR, 1, quick=quick)
 
     def run(self) -> float:
-        """Give as many reads as make the harness's clock show the rate of fio's own."""
+        """Return as many reads as make the harness's clock show the rate of fio's own."""
         start = time.perf_counter()
         iops = run_fio(self.path, "randread", SECTOR, self.depth, self.jobs, self.seconds).iops
         return iops * (time.perf_counter() - start)
 
 
 _CHILD = """
-import re, sys
+import sys
 from pathlib import Path
 import numpy as np, torch
 from gids.bench.sample_disk import BATCH, FANOUTS, StoredGraph
+from gids.report.growth import peak_resident_bytes as peak
 from gids.sampling import NeighborSampler, SampleKey, Topology
-
-def peak():
-    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
 
 graph = StoredGraph(Path(sys.argv[1]))
 NeighborSampler([2]).sample(Topology.from_arrays([0, 1], [0]), [0], SampleKey())

@@ -2,8 +2,9 @@
 
 from gids.budget.division import Division, Memory, Pace, Profiled, divide
 from gids.budget.lists import divide_with_lists
-from gids.budget.machine import available_bytes, default_budget, local_processes, memory_limit_bytes
-from gids.budget.parts import Allotment, Demand, Request, TableDemand, TableShare
+from gids.budget.machine import default_budget, local_processes
+from gids.budget.parts import Allotment, Demand, Request, SpillPlan, TableDemand, TableShare
+from gids.budget.spill import SpillRequest, divide_with_spill
 from gids.budget.split import BudgetSplit, Pool, TableProfile, split_pool
 
 __all__ = [
@@ -16,14 +17,15 @@ __all__ = [
     "Pool",
     "Profiled",
     "Request",
+    "SpillPlan",
+    "SpillRequest",
     "TableDemand",
     "TableProfile",
     "TableShare",
-    "available_bytes",
     "default_budget",
     "divide",
     "divide_with_lists",
+    "divide_with_spill",
     "local_processes",
-    "memory_limit_bytes",
     "split_pool",
 ]

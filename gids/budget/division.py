@@ -34,6 +34,7 @@ from gids.budget.parts import (
     Allotment,
     Demand,
     Request,
+    SpillPlan,
     TableShare,
     cache_bytes,
     require,
@@ -176,6 +177,8 @@ class Division:
         Disk time of a batch's rows that a profile predicts; None where nothing was weighed up.
     list_bytes : int
         Of the topology's memory, what is left to neighbour lists of a graph on disk.
+    spill : SpillPlan or None
+        How rows of the window are spilled; None where they are read online.
     """
 
     allotment: Allotment
@@ -189,6 +192,7 @@ class Division:
     window_map_bytes: int = 0
     seconds: float | None = None
     list_bytes: int = 0
+    spill: SpillPlan | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -208,6 +212,8 @@ class Division:
             "shares": shares,
             "reasons": tuple(plain["reasons"]),
         }
+        if fields.get("spill") is not None:
+            fields["spill"] = SpillPlan(**fields["spill"])
         return cls(**fields)
 
 
@@ -257,7 +263,7 @@ def divide(
     profiled : Profiled, optional
         What was seen; without it memory is divided by rule.
     merge_gap_bytes : int, optional
-        As readers will be told.
+        Largest gap that a read spans, as the user gave it; None: what the curve advises.
     popularity : mapping of TableKey to bool or None, optional
         As for :func:`gids.budget.split.split_pool`; none by default.
     """
@@ -284,15 +290,15 @@ def _superbatch(memory: Memory, demand: Demand, spill_bytes: int) -> int:
     most = min(demand.batches, spill_bytes // max(1, demand.sample_bytes))
 
     def held_bytes(batches: int) -> int:
-        return batches * demand.rows * FAR_ROW_BYTES + _far_map_bytes(demand, batches)
+        return batches * demand.rows * FAR_ROW_BYTES + _far_map_bytes(demand, batches, memory.device is not None)
 
     share = int(memory.host * SUPERBATCH_SHARE)
     found = bisect.bisect_right(range(most + 1), share, key=held_bytes) - 1
     return max(DEFAULT_WINDOW, found)
 
 
-def _far_map_bytes(demand: Demand, far: int) -> int:
-    return map_bytes({key: table.rows for key, table in demand.tables.items()}, demand.tables, far)
+def _far_map_bytes(demand: Demand, far: int, on_device: bool) -> int:
+    return map_bytes({key: table.rows for key, table in demand.tables.items()}, demand.tables, far, on_device)
 
 
 def _around(demand: Demand, budget: int, groups_in_flight: int) -> tuple[int, int]:
@@ -374,7 +380,8 @@ def _allot(
     buffer = {"host buffer": request.host_buffer or 0}
 
     far = request.far_batches(attempt.window)
-    far_map = _far_map_bytes(demand, far)
+    # Spilled rows are found by their batch: no planner needs to find them by the row.
+    far_map = 0 if request.spill_memory is not None else _far_map_bytes(demand, far, on_device)
 
     def parts(largest: int) -> tuple[int, dict[str, int]]:
         """Return the memory of samples, and of all that runs, with groups of so many batches."""
@@ -389,6 +396,7 @@ def _allot(
             "rows being read": groups,
             "cache": request.cache or 0,
             "embeddings": demand.embeddings_bytes,
+            "spilling": request.spill_memory or 0,
         }
 
     largest, _ = _around(demand, pool, attempt.groups_in_flight)
@@ -433,6 +441,7 @@ def _allot(
         cache,
         scratch,
         demand.embeddings_bytes,
+        request.spill_memory or 0,
     )
     shares = _weighted_shares(allotment, demand, tables, popularity)
     group_batches, sweep_groups = group_size(
@@ -522,7 +531,7 @@ def _by_profile(
         pace.prefetch,
         pace.groups_in_flight,
         found.reasons,
-        _far_map_bytes(demand, request.far_batches(found.window)),
+        _far_map_bytes(demand, request.far_batches(found.window), on_device),
         seconds=found.seconds,
     )
 

@@ -120,6 +120,8 @@ class Request:
         Accesses that a group should have, rather than as many as the drives' curve asks for.
     spill_bytes : int or None
         Disk space for sampled batches of the window beyond the next :data:`NEAR_BATCHES`; None: all wait in memory.
+    spill_memory : int or None
+        Memory that a pass works in which spills the rows of the window; None: rows are not spilled.
     """
 
     cache: int | None = None
@@ -130,10 +132,37 @@ class Request:
     sweep_batches: int | None = None
     accesses: int | None = None
     spill_bytes: int | None = None
+    spill_memory: int | None = None
 
     def far_batches(self, window: int) -> int:
         """Return how many batches of a window wait on disk."""
         return 0 if self.spill_bytes is None else max(0, window - NEAR_BATCHES)
+
+
+@dataclass(frozen=True)
+class SpillPlan:
+    """How the rows of many batches are spilled by one pass, and read in order afterwards.
+
+    Attributes
+    ----------
+    batches : int
+        That one pass serves, at most.
+    fewest_batches : int
+        A pass for fewer does not pay.
+    disk_bytes : int
+        Most space for rows, over all tables.
+    buffer_bytes, block_bytes : int
+        Of a batch's rows that are collected before they are written; of the table that are read before they are copied.
+    seconds : float
+        Disk time of a batch, predicted.
+    """
+
+    batches: int
+    fewest_batches: int
+    disk_bytes: int
+    buffer_bytes: int
+    block_bytes: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -179,6 +208,7 @@ class Allotment:
     cache: int = 0
     scratch: int = 0
     embeddings: int = 0
+    spill: int = 0
 
     @property
     def parts(self) -> dict[str, int]:

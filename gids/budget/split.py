@@ -27,10 +27,12 @@ from gids.units import format_bytes
 
 #: What the planner keeps of one row of one batch that waits: id, next use, and its entry in the map of last uses.
 WINDOW_ROW_BYTES = 8 + 4 + 48
-#: The last of these: one for each distinct row of the window, so that a long window has no more than the table has rows.
+#: The last of these: one for each distinct row of the window. Where it would be larger, a planner on the host has an
+#: entry of a list for every row of the table instead.
 MAP_ROW_BYTES = 48
-#: What stays in memory of one row of a batch whose sample is on disk, beside that entry: its id, twice, and its next use.
-FAR_ROW_BYTES = 8 + 8 + 4
+LIST_ROW_BYTES = 8
+#: What stays in memory of one row of a batch whose sample is on disk, beside that entry: its id and its next use.
+FAR_ROW_BYTES = 8 + 4
 #: And of one that is planned and not gathered: its location, its place among the rows that are read, twice, its slot.
 PLANNED_ROW_BYTES = 8 + 8 + 16 + 4
 #: A larger setting must save at least this share of the disk time, or the smaller one is kept.
@@ -194,7 +196,7 @@ def split_pool(
     sample_bytes : int
         Memory of a sampled batch that waits in the window or group, beyond what the planner keeps of it.
     merge_gap_bytes : int, optional
-        As readers will be told; by default what they take from the curve.
+        Largest gap that a read spans; by default what readers take from the curve.
     popularity : mapping of TableKey to bool or None, optional
         Whether a table's cache is to know how popular every row is; None where its memory decides, which is the default
         for tables with a ranking.
@@ -215,9 +217,12 @@ def spilled_bytes(sample_bytes: int, rows: int) -> int:
     return max(0, sample_bytes + rows * (WINDOW_ROW_BYTES - FAR_ROW_BYTES))
 
 
-def map_bytes(rows: Mapping[TableKey, int], tables: Mapping[TableKey, RowTable | TableDemand], far: int) -> int:
+def map_bytes(
+    rows: Mapping[TableKey, int], tables: Mapping[TableKey, RowTable | TableDemand], far: int, on_device: bool = False
+) -> int:
     """Return the memory in which the rows of ``far`` batches on disk are found, where a batch has so many of each table."""
-    return MAP_ROW_BYTES * sum(min(far * count, tables[key].num_rows) for key, count in rows.items())
+    most = MAP_ROW_BYTES if on_device else LIST_ROW_BYTES
+    return sum(min(MAP_ROW_BYTES * far * count, most * tables[key].num_rows) for key, count in rows.items())
 
 
 @dataclass(frozen=True)
@@ -287,7 +292,8 @@ class _Chooser:
         # One is planned while the others of its group are read.
         far = self.request.far_batches(setting.window)
         waiting = (setting.window + 1) * self.waiting_batch_bytes + setting.group * self.planned_batch_bytes
-        waiting += map_bytes(self.largest, self.tables, far) - far * self.spilled_batch_bytes
+        on_device = self.pool.host is not None
+        waiting += map_bytes(self.largest, self.tables, far, on_device) - far * self.spilled_batch_bytes
         return waiting + self.pool.scratch_bytes(setting.group)
 
     @property
@@ -304,6 +310,13 @@ class _Chooser:
         self._weigh(setting)
         own = self.pool.host is not None
         host_free = self.request.host_buffer is None and (own or self.request.cache is None)
+        count = next(iter(self.profiles.values())).count
+        if host_free and not own and self.request.window is not None and self.request.window > count:
+            # A few batches, from an empty cache, cannot show what knowing a superbatch is worth (Ginex has no host buffer).
+            host_free = False
+            self.reasons.append(
+                f"no host buffer: a window of {setting.window} batches is for the cache ({count} profiled)"
+            )
         # Memory of its own is pinned for the run: no more of it than is worth its while.
         shares = tuple(reversed(HOST_SHARES)) if own else HOST_SHARES
         chosen: dict[str, str] = {}
@@ -410,7 +423,7 @@ class _Chooser:
         return float("inf") if fit is None else fit.seconds
 
     def _weigh(self, setting: _Setting) -> None:
-        """Give memory to tables in parts, each to the table whose disk time it shortens most."""
+        """Allot memory to tables in parts, each to the table whose disk time it shortens most."""
         if len(self.tables) == 1:
             return
         memory = self._memory(setting, sum(self.batch_bytes.values()))

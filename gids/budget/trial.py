@@ -45,7 +45,7 @@ class DiskModel:
 
     @classmethod
     def of(cls, curve: DeviceCurve, merge_gap_bytes: int | None = None) -> DiskModel:
-        """Take everything from the curve, as a reader does that is told nothing else."""
+        """Take everything from the curve, as a reader does without other options."""
         gap = curve.merge_gap_bytes if merge_gap_bytes is None else merge_gap_bytes
         return cls(curve, AccessModel.from_curve(curve), PlanLimits(merge_gap_bytes=gap))
 

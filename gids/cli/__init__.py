@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import os
+import signal
 import sys
-from collections.abc import Sequence
-from types import ModuleType
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType, ModuleType
 
 from gids.errors import GidsError
 
@@ -21,7 +25,9 @@ COMMANDS: dict[str, str] = {
     "partition": "divide the nodes of a dataset into parts with few edges between them",
     "reorder": "relabel the nodes of a dataset, so that rows that are asked for together are neighbours on disk",
     "slice": "slice the subgraphs of a knowledge graph's queries before training, and say how well it went",
+    "shard": "write the part of a dataset that one node of several holds",
     "pack": "sample epochs before training and lay their rows out as they will be read",
+    "infer": "run a model over every node, exactly and within a memory budget, and write a dataset of results",
     "info": "show what a dataset holds, or packed epochs",
     "probe": "measure a device: latency, IOPS and bandwidth",
     "doctor": "show what this machine can do, and the one step that changes each no",
@@ -42,40 +48,78 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``gids`` with ``argv`` (default: the process's arguments) and return the exit code."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        with _leaving_on_interrupt():
+            name, module, args = _parse(list(sys.argv[1:] if argv is None else argv))
+            if module is not None:
+                importlib.import_module("gids.loader")  # and torch: most of what any command imports
+        return EXIT_OK if module is None else _run(name, module, args)
+    except BrokenPipeError:  # whoever reads what is printed has seen enough (gids info DATASET | head -1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        return EXIT_OK
+    finally:
+        if argv is None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command has ended; the interpreter ends in peace
+
+
+def _parse(argv: list[str]) -> tuple[str, ModuleType | None, argparse.Namespace]:
+    """Return the command's name, its module and its arguments; no module where everything has been said."""
     parser = argparse.ArgumentParser(prog="gids", description="Train GNNs on features larger than memory.")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     nested = tuple(argv[:2])
     if len(nested) == 2 and nested in NESTED:
-        return _run_nested(nested[0], nested[1], argv[2:])
+        name, (command, kind) = " ".join(nested), nested
+        module = importlib.import_module(f"gids.cli.{command}_{kind}")
+        own = argparse.ArgumentParser(prog=f"gids {name}", description=NESTED[command, kind])
+        module.configure(own)
+        return name, module, own.parse_args(argv[2:])
     chosen = next((word for word in argv if not word.startswith("-")), None)
-    for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=summary)
-        if name == chosen:
-            importlib.import_module(f"gids.cli.{name}").configure(command)
-    args = parser.parse_args(argv)
+    parsers = {name: commands.add_parser(name, help=said, description=said) for name, said in COMMANDS.items()}
+    if chosen in parsers:
+        importlib.import_module(f"gids.cli.{chosen}").configure(parsers[chosen])
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:  # the command's own usage has the names that are known
+        parsers.get(args.command or "", parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if args.version:
         from gids import __version__
 
         print(__version__)
-        return EXIT_OK
+        return "", None, args
     if args.command is None:
-        parser.print_help()
-        return EXIT_USAGE
-    return _run(args.command, importlib.import_module(f"gids.cli.{args.command}"), args)
+        parser.print_help(sys.stderr)
+        raise SystemExit(EXIT_USAGE)
+    return args.command, importlib.import_module(f"gids.cli.{args.command}"), args
 
 
-def _run_nested(command: str, name: str, argv: Sequence[str]) -> int:
-    module = importlib.import_module(f"gids.cli.{command}_{name}")
-    parser = argparse.ArgumentParser(prog=f"gids {command} {name}", description=NESTED[command, name])
-    module.configure(parser)
-    return _run(f"{command} {name}", module, parser.parse_args(argv))
+@contextlib.contextmanager
+def _leaving_on_interrupt() -> Iterator[None]:
+    """Let Ctrl-C end the process at once, with one line: inside, nothing is made that would have to be undone.
+
+    Imports are such a place, and ``KeyboardInterrupt`` is no way out of them: where C code imports, as NumPy's and
+    torch's does, it becomes another error.
+    """
+
+    def leave(_signal: int, _frame: FrameType | None) -> None:
+        print("gids: interrupted", file=sys.stderr, flush=True)
+        os._exit(EXIT_INTERRUPTED)
+
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _run(name: str, module: ModuleType, args: argparse.Namespace) -> int:
     try:
         return int(module.run(args) or EXIT_OK)
+    except BrokenPipeError:
+        raise
     except (GidsError, OSError) as error:
         print(f"gids {name}: {error}", file=sys.stderr)
         return EXIT_FAILED

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from gids.cli.generate import count
+from gids.cli.tables import add_features, features_of
 from gids.units import parse_bytes
 
 if TYPE_CHECKING:
@@ -24,8 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fanouts", type=int, nargs="+", default=[10, 10], help="outermost first (default 10 10)")
     parser.add_argument("--batch-size", type=int, default=1024, help="seeds of a batch (default 1024)")
     parser.add_argument("--seed", type=int, default=0, help="of the loader (default 0)")
-    parser.add_argument("--features", nargs="*", default=["feat"], help="feature tables to fetch (default feat)")
-    parser.add_argument("--edge-features", nargs="*", help="edge feature tables to fetch (default none)")
+    add_features(parser, "fetch")
     ranks = ["visits", "pagerank", "degree", "counted", "random"]
     parser.add_argument("--host-rank", choices=ranks, help="ranking of the host buffer's rows (default visits)")
     for name in ("cache", "host-buffer", "groups", "staging"):
@@ -59,14 +59,14 @@ def _of_dataset(args: argparse.Namespace) -> Division:
     """Divide as the loader of a dataset does, with its profile."""
     import gids
 
+    dataset = gids.open(args.dataset)
     loader = gids.Loader(
-        args.dataset,
+        dataset,
         args.seeds,
         fanouts=args.fanouts,
         batch_size=args.batch_size,
         seed=args.seed,
-        features=args.features,
-        edge_features=args.edge_features,
+        features=features_of(dataset, args.features, args.edge_features),
         budget=args.budget,
         memory=_memory(args),
         pipeline=gids.PipelineOptions(window=args.window, sweep_batches=args.sweep_batches),

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gids
 from gids.cli.generate import count
 from gids.cli.info import print_summary
 from gids.convert import FORMATS, ArrayFiles, ConvertOptions, convert, detect
+from gids.dataset import Dataset
 from gids.dataset.progress import progress_bars
 from gids.errors import ConfigError
+from gids.partition import make, reorder, stored_names
 
-_FILES = ("features", "labels", "edges", "indptr", "indices", "edge_weights", "edge_features")
+#: Nodes of a part where the user does not say how many parts there shall be: a few parts make a batch.
+PART_NODES = 400
+#: Arrays of a graph, with the shape that each must have.
+_FILES = {
+    "features": "[nodes, dim]",
+    "labels": "[nodes]",
+    "edges": "[2, edges] or [edges, 2]: sources and destinations; or lines of two numbers",
+    "indptr": "[nodes + 1]: where the in-edges of each node begin",
+    "indices": "[edges]: their sources",
+    "edge_weights": "[edges]",
+    "edge_features": "[edges, dim]",
+}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,14 +60,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite", action="store_true", help="replace an existing dataset when the new one is complete"
     )
+    parser.add_argument(
+        "--order",
+        choices=["partition", "visits", "degree"],
+        help="relabel nodes as `gids reorder` does, so that rows asked for together are neighbours on disk; the converted "
+        "graph lies beside PATH until that is done (with --in-place without a copy of the features)",
+    )
+    parser.add_argument(
+        "--parts", type=count, help=f"--order partition: number of parts (default: one for {PART_NODES} nodes)"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     parser.add_argument(
         "--trust", action="store_true", help="pyg: load any pickled object, which can run code of the file's maker"
     )
     parser.add_argument("--classes", type=int, choices=[19, 2983], help="igb: which labels (default 19)")
-    group = parser.add_argument_group("arrays", "files, where they do not have their usual names in SOURCE")
-    for name in _FILES:
-        group.add_argument(f"--{name.replace('_', '-')}", type=Path, metavar="FILE")
+    group = parser.add_argument_group(
+        "arrays", "files, where they do not have their usual names in SOURCE (features.npy, labels.npy, edges.npy, ...)"
+    )
+    for name, shape in _FILES.items():
+        group.add_argument(f"--{name.replace('_', '-')}", type=Path, metavar="FILE", help=shape)
     for name in ("train", "val", "test"):
         group.add_argument(f"--{name}", type=Path, metavar="FILE", help="node ids or a mask")
     group.add_argument("--nodes", type=count, help="number of nodes (default: rows of features, or largest id + 1)")
@@ -77,6 +105,8 @@ def run(args: argparse.Namespace) -> None:
     """Convert and print what was made."""
     layout = args.format or detect(args.source)
     details = _details(args, layout)
+    if args.parts is not None and args.order != "partition":
+        raise ConfigError(f"--parts is an option of --order partition (got --order {args.order})")
     with progress_bars(not args.quiet) as progress:
         options = ConvertOptions(
             in_place=args.in_place,
@@ -86,5 +116,43 @@ def run(args: argparse.Namespace) -> None:
             stripe_dirs=args.stripe_dir,
             progress=progress,
         )
-        dataset = convert(args.source, args.path, format=layout, options=options, **details)
+        if args.order is None:
+            dataset = convert(args.source, args.path, format=layout, options=options, **details)
+        else:
+            dataset = _convert_ordered(args, layout, options, details)
     print_summary(dataset)
+
+
+def _convert_ordered(
+    args: argparse.Namespace, layout: str, options: ConvertOptions, details: dict[str, Any]
+) -> Dataset:
+    """Convert to a directory beside the path, relabel from there, and remove it."""
+    path = Path(args.path)
+    if path.exists() and not args.overwrite:
+        raise ConfigError(f"{path} exists; choose another path, or overwrite it (--overwrite)")
+    # The same command on the same source finds what a killed one had converted.
+    source = Path(args.source).absolute()
+    changed = source.stat().st_mtime_ns if source.exists() else None
+    asked = (source, changed, layout, options.in_place, options.feature_dtype, options.add_reverse, details)
+    digest = hashlib.sha256(repr(asked).encode()).hexdigest()[:12]
+    beside = path.absolute().parent / f".{path.name}.{digest}.unordered"
+    if beside.exists():
+        plain = gids.open(beside)
+    else:
+        plain = convert(
+            args.source, beside, format=layout, options=replace(options, overwrite=False, stripe_dirs=()), **details
+        )
+    parts = args.parts or max(1, plain.num_nodes() // PART_NODES)
+    if args.order == "partition" and str(parts) not in stored_names(plain):
+        make(plain, parts, progress=options.progress)
+    dataset = reorder(
+        plain,
+        path,
+        by=args.order,
+        partition=str(parts) if args.order == "partition" else None,
+        overwrite=args.overwrite,
+        stripe_dirs=options.stripe_dirs,
+        progress=options.progress,
+    )
+    shutil.rmtree(beside)
+    return dataset

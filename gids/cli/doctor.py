@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     table = Table(title="gids doctor")
     for head in ("what", "", "seen", "to change it"):
-        table.add_column(head)
+        table.add_column(head, overflow="fold")  # addresses and paths are to be copied: nothing is cut off
     for finding in findings:
         # escape: without it rich takes the extra of "gids[cuda13]" for markup and leaves it out
         step = "" if finding.ok else escape(finding.step)
@@ -109,7 +109,7 @@ def torch_build() -> Finding:
 
 def gds() -> Finding:
     """GPUDirect Storage: reads that bypass host memory."""
-    from gids.cuda.gds import gds_availability
+    from gids.cuda.cufile import gds_availability
 
     refusal = gds_availability()
     loaded = Path("/proc/driver/nvidia-fs").exists()
@@ -157,8 +157,9 @@ def vfio() -> Finding:
 
 def hugepages() -> Finding:
     """Huge pages for topology and queues."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    reserved = int(fields.get("HugePages_Total", "0").strip())
+    meminfo = Path("/proc/meminfo")
+    lines = meminfo.read_text().splitlines() if meminfo.exists() else []  # a container may hide it
+    reserved = int(dict(line.split(":", 1) for line in lines).get("HugePages_Total", "0").strip())
     mode_path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     mode = mode_path.read_text().split("[")[1].split("]")[0] if mode_path.exists() else "absent"
     seen = f"transparent: {mode}, reserved: {reserved}"

@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from gids.cli.tables import add_features, features_of
 from gids.units import format_bytes
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=1024, help="seeds of a batch (default 1024)")
     parser.add_argument("--seed", type=int, default=0, help="of the loader (default 0)")
     parser.add_argument("--no-shuffle", action="store_true", help="take the seeds in their order")
-    parser.add_argument("--features", nargs="*", default=["feat"], help="feature tables to pack (default feat)")
-    parser.add_argument("--edge-features", nargs="*", help="edge feature tables to pack (default none)")
+    add_features(parser, "pack")
     parser.add_argument("--world-size", type=int, default=1, help="ranks whose batches are packed (default 1)")
     parser.add_argument("--epochs", type=int, default=1, help="different epochs to pack (default 1)")
     parser.add_argument(
@@ -48,18 +48,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Pack, or say what it would take."""
+    from gids.dataset import open_dataset
     from gids.dataset.progress import progress_bars
     from gids.pack import pack
     from gids.pack.forecast import forecast
 
+    dataset = open_dataset(args.dataset)
     arguments: dict[str, Any] = {
         "seeds": args.seeds,
         **_sampler(args),
         "batch_size": args.batch_size,
         "shuffle": not args.no_shuffle,
         "seed": args.seed,
-        "features": args.features,
-        "edge_features": args.edge_features,
+        "features": features_of(dataset, args.features, args.edge_features),
         "topology": args.topology,
         "epochs": args.epochs,
         "reuse": args.reuse,
@@ -73,10 +74,10 @@ def run(args: argparse.Namespace) -> None:
 
         arguments["order"] = OrderOptions(rank=0, world_size=args.world_size)
     if args.plan:
-        _print_forecast(forecast(args.dataset, args.out, **arguments), args.json)
+        _print_forecast(forecast(dataset, args.out, **arguments), args.json)
         return
     with progress_bars(not (args.quiet or args.json)) as progress:
-        packed = pack(args.dataset, args.out, progress=progress, **arguments)
+        packed = pack(dataset, args.out, progress=progress, **arguments)
     if args.json:
         print(json.dumps(summary(packed), indent=2))
     else:
@@ -89,7 +90,7 @@ def _sampler(args: argparse.Namespace) -> dict[str, Any]:
     from gids.sampling import LaborSampler, LadiesSampler, ShadowSampler
 
     kinds = {"ladies": LadiesSampler, "shadow": ShadowSampler, "labor": LaborSampler}
-    return {"sampler": kinds[args.sampler](args.fanouts, edge_ids=args.edge_features is not None)}
+    return {"sampler": kinds[args.sampler](args.fanouts, edge_ids=bool(args.edge_features))}
 
 
 def summary(packed: Packed) -> dict[str, Any]:

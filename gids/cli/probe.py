@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from gids.storage.curve import DeviceCurve, save_curve
 from gids.storage.options import ENGINES
 from gids.storage.probe import SCRATCH_BYTES, probe
 from gids.storage.reader import choose_engine
+from gids.storage.write_probe import probe_writes
 from gids.units import format_bytes, parse_bytes
 
 PLOT_WIDTH = 40
@@ -27,6 +28,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="time for all measurements together (default 4)")
     parser.add_argument("--engine", choices=ENGINES, default="auto", help="what to measure with")
     parser.add_argument("--scratch", default=str(SCRATCH_BYTES), metavar="SIZE", help="size of a scratch file")
+    parser.add_argument(
+        "--no-writes", action="store_true", help="only read: do not write 256 MiB to a directory on trial"
+    )
     parser.add_argument("--no-save", action="store_true", help="only print; later runs keep what they know")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -42,6 +46,9 @@ def run(args: argparse.Namespace) -> int:
             progress=status.update,
             scratch_bytes=parse_bytes(args.scratch, "--scratch"),
         )
+    if args.path.is_dir() and not args.no_writes:
+        rates = probe_writes(args.path)
+        curve = replace(curve, write_bandwidth=rates.write, read_back_bandwidth=rates.read_back)
     stored = None if args.no_save else str(save_curve(args.path, curve))
     engine, reason = choose_engine(args.engine)
     derived = {
@@ -60,6 +67,9 @@ def run(args: argparse.Namespace) -> int:
         _print(curve)
         print(f"engine {engine}: {reason}")
         print(f"latency {curve.latency_us:.0f} µs, {curve.peak_iops:,.0f} IOPS, {format_bytes(curve.bandwidth)}/s")
+        if curve.write_bandwidth is not None and curve.read_back_bandwidth is not None:
+            written, back = format_bytes(curve.write_bandwidth), format_bytes(curve.read_back_bandwidth)
+            print(f"{written}/s written, read back at {back}/s: what packing and spilling cost")
         cost = curve.cost
         print(f"a read costs {cost.per_read_s * 1e6:.2f} µs and {cost.per_byte_s * (1 << 20) * 1e6:.0f} µs per MiB")
         print(

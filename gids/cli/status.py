@@ -9,9 +9,7 @@ from pathlib import Path
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("--evidence", type=Path, default=Path("build/evidence"), help="what tests and selftest wrote")
-    parser.add_argument(
-        "--write", type=Path, metavar="README.md", help="put the table between its markers in this page"
-    )
+    parser.add_argument("--write", type=Path, metavar="PAGE.md", help="put the table between its markers in this page")
     parser.add_argument(
         "--registers", action="store_true", help="print registers / shared bytes of every kernel instead"
     )

@@ -93,7 +93,7 @@ def from_pyg(data: Any, file: Path | None = None) -> Graph:
         raise DatasetError(
             f"{path} must hold a PyG Data, HeteroData or a dict with edge_index (got {type(data).__name__})"
         )
-    edge_keys = {key for key in values if key.startswith("edge_")}
+    edge_keys = {key for key in values if key.startswith("edge_") or _is_of_edges(data, key)}
     node_values = {key: value for key, value in values.items() if key not in edge_keys}
     num_nodes = values.get("num_nodes")
     if num_nodes is None:
@@ -104,6 +104,11 @@ def from_pyg(data: Any, file: Path | None = None) -> Graph:
     attributes = {key: values[key] for key in edge_keys - {"edge_index"}}
     edges: dict[EdgeType, Edges] = {EDGE: _edges(source, destination, attributes, path)}
     return Graph("pyg", nodes, edges, [] if file is None else [file])
+
+
+def _is_of_edges(data: Any, key: str) -> bool:
+    """Whether PyG takes an attribute for one of edges though its name does not say so, e.g. their ``time``."""
+    return hasattr(data, "is_edge_attr") and key in data and bool(data.is_edge_attr(key))
 
 
 def in_memory(graph: Any) -> Graph:

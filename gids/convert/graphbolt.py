@@ -60,7 +60,7 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         import yaml
     except ImportError as error:
-        raise DatasetError(f"reading {path} needs PyYAML: pip install pyyaml") from error
+        raise DatasetError(f"reading {path} needs PyYAML: pip install 'gids[graphbolt]'") from error
     try:
         document = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:

@@ -101,7 +101,7 @@ class TextRows(RowSource):
                 if b"#" in text or b"%" in text:
                     text = _COMMENT.sub(b"", text)
                 if skip_header and text:
-                    text, skip_header = text.lstrip(b"\r\n").split(b"\n", 1)[1], False
+                    text, skip_header = text.lstrip(b"\r\n").partition(b"\n")[2], False
                 if text.strip():
                     yield self._numbers(text, dtype, line)
                 line += lines

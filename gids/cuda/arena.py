@@ -16,7 +16,7 @@ PAGE_BYTES = 4096
 
 
 class SlotAllocator:
-    """Gives out slots, adjacent ones where asked. May be used from several threads.
+    """Lends slots, adjacent ones where asked. May be used from several threads.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class SlotAllocator:
         self._free = np.ones(rows, np.bool_)  # guarded by _lock
 
     def take(self, count: int, run_begin: Ints, run_length: Ints, unit: int = 1) -> Ints:
-        """Give ``count`` slots, -1 for those that there is no slot for.
+        """Return ``count`` slots, -1 for those that there is no slot for.
 
         Parameters
         ----------
@@ -77,7 +77,7 @@ class SlotAllocator:
         return np.asarray(self._free[: len(self._free) // unit * unit].reshape(-1, unit).all(axis=1))
 
     def _fit(self, blocks: Ints, unit: int) -> Ints:
-        """Give the slot at which each run of so many blocks begins, or -1: long runs first, each in the widest gap."""
+        """Return the slot at which each run of so many blocks begins, or -1: long runs first, each in the widest gap."""
         starts = np.full(len(blocks), -1, np.int64)
         if not len(blocks):
             return starts
@@ -143,7 +143,7 @@ class SlotArena:
         self.place: DeviceArray = self._session.upload(self._place)  # int64[cache_rows], in order with the gathers
 
     def take(self, prepared: Prepared) -> Ints:
-        """Give a slot for each of the rows asked for, -1 where none is left; runs get adjacent ones if there are."""
+        """Return a slot for each of the rows asked for, -1 where none is left; runs get adjacent ones if there are."""
         plan, places = prepared.plan, np.empty(prepared.plan.num_rows, np.int64)
         places[plan.positions] = self._slots.take(plan.num_rows, prepared.run_begin, prepared.run_length, prepared.unit)
         return places

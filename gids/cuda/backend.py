@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -15,25 +15,23 @@ from torch import Tensor
 from gids._native import ThreadPool
 from gids.budget import Memory, Pace, default_budget
 from gids.cuda.array import DeviceArray
+from gids.cuda.choice import choose_engine, choose_submit
+from gids.cuda.cufile import gds_availability
 from gids.cuda.device_reader import DeviceReader
-from gids.cuda.gds import GdsReader, gds_availability
-from gids.cuda.interop import to_torch, torch_device, torch_ordinal
+from gids.cuda.gds import GdsReader
+from gids.cuda.interop import packed_to_torch, to_torch, torch_device, torch_memory, torch_ordinal
 from gids.cuda.nvme import NvmeDeviceReader
 from gids.cuda.sampling import (
     CudaSampler,
-    DeviceBlock,
     DeviceSample,
-    NodeNumbers,
     PinnedTopology,
     device_sampler,
     pin_topology,
     unpin_topology,
 )
-from gids.cuda.sampling.counts import Counts
 from gids.cuda.sampling.hop import UNCOUNTED_EDGES
-from gids.cuda.session import CudaSession, DeviceBudget, open_device
+from gids.cuda.session import CudaDevice, CudaSession, DeviceBudget, open_device
 from gids.cuda.store import CudaTableStore
-from gids.errors import ConfigError
 from gids.ledger import Ledger
 from gids.runtime.backend import SampledRows, Sampler, StoreSetup, sample_on_host
 from gids.runtime.batch import map_tensors
@@ -46,8 +44,10 @@ from gids.types import EdgeType
 
 T = TypeVar("T")
 
-#: Of the device's free memory, where the user gives no budget: the model, its optimiser and activations need the rest.
+#: Of the device's free memory, where the user gives no budget: activations and gradients of the model need the rest ...
 DEFAULT_SHARE = 0.8
+#: ... and the model itself, with its optimiser, where torch has not allocated anything on the device yet.
+SHARE_BEFORE_THE_MODEL = 0.6
 #: Scratch for one row of a group: sort buffers, flags, ranks and locations of the planner, its place, a piece to unpack.
 PLAN_ROW_BYTES = 240
 #: Scratch that does not grow: class counts of the policies, small arrays.
@@ -56,6 +56,12 @@ FIXED_SCRATCH_BYTES = 4 << 20
 UNCOUNTED_SHARE = 2048
 #: Sampling works in about as much memory as so many samples.
 SCRATCH_SAMPLES = 4
+
+
+def default_device_budget(device: CudaDevice) -> int:
+    """Return the share of a device's free memory that a loader takes: less, while the model is still to come."""
+    free, _ = device.memory_bytes()
+    return int(free * (DEFAULT_SHARE if torch_memory(device.ordinal) else SHARE_BEFORE_THE_MODEL))
 
 
 def cuda_pace(pipeline: PipelineOptions, region_bytes: int = 0) -> Pace:
@@ -87,18 +93,18 @@ class CudaBackend:
         self._options, self._pool = options, pool
         self._device = open_device(torch_ordinal(options.device))
         self.name = f"cuda {self._device.name}"
-        free, _ = self._device.memory_bytes()
         host = optional_bytes(options.budget, "budget")
         device = optional_bytes(options.memory.device_budget, "device_budget")
         self.memory = Memory(
-            default_budget() if host is None else host, int(free * DEFAULT_SHARE) if device is None else device
+            default_budget() if host is None else host,
+            default_device_budget(self._device) if device is None else device,
         )
         assert self.memory.device is not None
         self.device_budget = DeviceBudget(self.memory.device, "device_budget")
         self.ledger = Ledger(self.memory.device)
         self._sampling = CudaSession(self._device, self.device_budget)
         self._planning = CudaSession(self._device, self.device_budget)
-        self._fetching = CudaSession(self._device, self.device_budget)
+        self._fetching = CudaSession(self._device, self.device_budget, urgent=True)  # training waits for its gathers
         self._target = torch_device(self._fetching)
         self._uncounted_edges = min(UNCOUNTED_EDGES, self.memory.device // UNCOUNTED_SHARE)
         self._sampling_lock = threading.Lock()
@@ -126,13 +132,15 @@ class CudaBackend:
                 return replace(found, input_nodes=nodes, edge_rows=rows)
             placed = seeds if isinstance(seeds, EdgeSeeds) else {n: self._upload(ids) for n, ids in seeds.items()}
             sample = on_device.sample(
-                self._sampling, self._pin(topology), placed, key, uncounted_edges=self._uncounted_edges
-            )
-            edge_rows, edge_places = self._number_edges(sample, edge_types)
-            arrays = [*edge_rows.values(), *(place for places in edge_places.values() for place in places)]
-            self._announce([*sample_arrays(sample), *arrays])
-            size_bytes = _device_bytes(sample) + sum(array.nbytes for array in arrays)
-            return SampledRows(sample, sample.input_nodes, edge_rows, edge_places, size_bytes)
+                self._sampling, self._pin(topology), placed, key, uncounted_edges=self._uncounted_edges,
+                edge_types=edge_types,
+            )  # fmt: skip
+            edges = () if sample.edges is None else vars(sample.edges).values()
+            self._announce([sample.packed.memory, *sample.input_nodes.values(), *sample.edge_rows.values(), *edges])
+            sample.packed.memory.export()
+            _ = sample.packed.others  # known before the consumer asks
+            size_bytes = sample.packed.memory.nbytes + sum(array.nbytes for array in edges)
+            return SampledRows(sample, sample.input_nodes, sample.edge_rows, sample.edge_places, size_bytes)
 
     def _announce(self, arrays: list[DeviceArray]) -> None:
         """Let other streams know when arrays of the sampling stream are complete: one event for all."""
@@ -156,19 +164,6 @@ class CudaBackend:
         if self._pinned is None or self._pinned[0] is not topology:
             self._pinned = (topology, pin_topology(topology, self._sampling))
         return self._pinned[1]
-
-    def _number_edges(
-        self, sample: DeviceSample, edge_types: list[EdgeType]
-    ) -> tuple[dict[EdgeType, DeviceArray], dict[EdgeType, list[DeviceArray]]]:
-        """Return the distinct edges of each type that has features, and for every block where its edges are there."""
-        rows, places = {}, {}
-        for etype in edge_types:
-            ids = [_edge_ids(block, etype) for block in sample.blocks]
-            counts = Counts(self._sampling, [len(part) for part in ids])
-            numbers = NodeNumbers(self._sampling, counts)
-            places[etype] = [numbers.add(part, count) for part, count in zip(ids, counts.given, strict=True)]
-            rows[etype] = numbers.nodes[: numbers.size]
-        return rows, places
 
     def _upload(self, ids: Tensor) -> DeviceArray:
         return self._sampling.upload(ids.numpy())
@@ -220,6 +215,7 @@ class CudaBackend:
                 dtype=self._options.output.dtype,
                 ledger=self.ledger,
                 seed=self._options.seed,
+                staging_bytes=setup.staging_bytes,
             )
         except BaseException:
             reader.close()
@@ -232,20 +228,26 @@ class CudaBackend:
         self, table: RowTable, storage: StorageOptions, setup: StoreSetup
     ) -> tuple[RowReader | DeviceReader, str]:
         """Open a table's reader; returns the reason for its engine too."""
+        table.check_held(0, table.num_rows - 1)  # rows of other nodes come to host memory, to loaders of the CPU
         groups, region_bytes = setup.groups_in_flight, self._region_bytes()
-        if storage.engine == "gds":
-            return GdsReader(table, storage, self._fetching, region_bytes, groups), "asked for"
-        if storage.engine == "nvme":
-            return NvmeDeviceReader(table, storage, self._fetching, groups), "asked for"
-        refusal = ""
-        if storage.engine == "auto":
-            refusal = gds_availability()
-            if not refusal:
-                reader = GdsReader(table, storage, self._fetching, region_bytes, groups)
-                return reader, "cuFile offers GPUDirect Storage"
-            refusal = f"gds cannot be used: {refusal}; "
+        group_bytes, reason = setup.share.group_bytes // max(groups, 1), "asked for"
+        engine = storage.engine
+        if engine == "auto":
+            engine, reason = self._choose_engine(table, group_bytes, storage)
+        if engine == "gds":
+            return GdsReader(table, storage, self._fetching, region_bytes, groups), reason
+        if engine == "nvme":
+            submit = choose_submit(table, group_bytes, storage)
+            if submit.name == "gpu":
+                return NvmeDeviceReader(table, storage, self._fetching, groups), submit.reason
+            reason = f"threads of the CPU queue the commands: {submit.reason}"
         host = RowReader(table, storage, self._pool)
-        return host, f"{refusal}{host.engine_reason}, copied through pinned staging"
+        return host, f"{reason}; {host.engine_reason}, copied through pinned staging"
+
+    def _choose_engine(self, table: RowTable, group_bytes: int, storage: StorageOptions) -> tuple[str, str]:
+        """Choose between gds and what the host would read with (uring, or pread where there is none)."""
+        choice = choose_engine(table, group_bytes, storage, gds_availability())
+        return "gds" if choice.name == "gds" else "auto", choice.reason
 
     def _region_bytes(self) -> int:
         """Device memory for each group in flight for rows that ``gds`` reads over gaps."""
@@ -271,24 +273,41 @@ class CudaBackend:
         if not isinstance(sampled.sample, DeviceSample):
             places: dict[EdgeType, list[Tensor]] = dict(sampled.edge_places)
             return self.deliver_tensors(sampled.sample), self.deliver_tensors(places)
+        sample = sampled.sample
+        tensors = packed_to_torch(sample.packed, self._target)
         shared = {
-            etype: [to_torch(array, self._target) for array in arrays] for etype, arrays in sampled.edge_places.items()
+            etype: [tensors[number, etype, "places"] for number in range(len(arrays))]
+            for etype, arrays in sample.edge_places.items()
         }
-        return self._to_sample(sampled.sample), shared
+        return self._to_sample(sample, tensors), shared
 
-    def _to_sample(self, sample: DeviceSample) -> Sample:
+    def _to_sample(self, sample: DeviceSample, tensors: Mapping[Any, Tensor]) -> Sample:
         def share(arrays: Mapping[Any, DeviceArray]) -> dict[Any, Tensor]:
             return {name: to_torch(array, self._target) for name, array in arrays.items()}
 
-        def block(layer: DeviceBlock) -> Block:
-            ids = None if layer.edge_ids is None else share(layer.edge_ids)
-            weights = None if layer.weights is None else share(layer.weights)
-            return Block(layer.num_src, layer.num_dst, share(layer.indptr), share(layer.src), ids, weights)
+        def part(
+            number: int, name: str, arrays: Mapping[EdgeType, DeviceArray] | None
+        ) -> dict[EdgeType, Tensor] | None:
+            return None if arrays is None else {etype: tensors[number, etype, name] for etype in arrays}
 
+        nodes = {ntype: tensors["nodes", ntype] for ntype in sample.input_nodes}
         return Sample(
-            share(sample.seeds), share(sample.input_nodes), [block(layer) for layer in sample.blocks],
-            share(sample.seed_rows), edges=None if sample.edges is None else SeedEdges(**share(vars(sample.edges))),
-        )  # fmt: skip
+            {ntype: nodes[ntype][: len(ids)] for ntype, ids in sample.seeds.items()},
+            nodes,
+            [
+                Block(
+                    layer.num_src,
+                    layer.num_dst,
+                    {etype: tensors[number, etype, "begins"] for etype in layer.indptr},
+                    {etype: tensors[number, etype, "src"] for etype in layer.src},
+                    part(number, "ids", layer.edge_ids),
+                    part(number, "weights", layer.weights),
+                )
+                for number, layer in enumerate(sample.blocks)
+            ],
+            {ntype: tensors["rows", ntype] for ntype in sample.seed_rows},
+            edges=None if sample.edges is None else SeedEdges(**share(vars(sample.edges))),
+        )
 
     def deliver_tensors(self, value: T) -> T:
         """Return every tensor in memory of the device."""
@@ -297,7 +316,7 @@ class CudaBackend:
         return map_tensors(value, lambda tensor: tensor.to(self._target, non_blocking=True))
 
     def close(self) -> None:
-        """Give memory and pinning back; all stores are closed."""
+        """Release memory and pinning; all stores are closed."""
         with ExitStack() as stack:
             for session in (self._sampling, self._planning, self._fetching):
                 stack.callback(session.close)
@@ -305,30 +324,3 @@ class CudaBackend:
                 stack.callback(unpin_topology, self._pinned[1])
                 self._pinned = None
             self._sampling.enter()
-
-
-def _edge_ids(block: DeviceBlock, etype: EdgeType) -> DeviceArray:
-    if block.edge_ids is None:
-        raise ConfigError("edge_features need a sampler that returns edge ids (got one with edge_ids=False)")
-    return block.edge_ids[etype]
-
-
-def sample_arrays(sample: DeviceSample) -> Iterator[DeviceArray]:
-    """Yield every array of a sample."""
-    for nodes in (sample.seeds, sample.input_nodes, sample.seed_rows):
-        yield from nodes.values()
-    for block in sample.blocks:
-        for edges in (block.indptr, block.src, block.edge_ids or {}, block.weights or {}):
-            yield from edges.values()
-    if sample.edges is not None:
-        yield from vars(sample.edges).values()
-
-
-def _device_bytes(sample: DeviceSample) -> int:
-    total = sum(array.nbytes for arrays in (sample.input_nodes, sample.seed_rows) for array in arrays.values())
-    for block in sample.blocks:
-        for arrays in (block.indptr, block.src, block.edge_ids or {}):
-            total += sum(array.nbytes for array in arrays.values())
-    if sample.edges is not None:
-        total += sum(array.nbytes for array in vars(sample.edges).values())
-    return total

@@ -20,14 +20,6 @@ from gids.table import RowTable
 Ints = npt.NDArray[np.int64]
 
 
-def row_places(table: RowTable, rows: Ints) -> tuple[Ints, Ints]:
-    """Give the file of every row and the byte at which it begins there."""
-    unit, within = np.divmod(rows, table.stripe_rows)
-    local_unit, stripe = np.divmod(unit, len(table.stripes))
-    starts = np.array([part.data_offset for part in table.stripes], np.int64)
-    return stripe, starts[stripe] + (local_unit * table.stripe_rows + within) * table.row_stride
-
-
 @dataclass(frozen=True)
 class Round:
     """Reads that fit in the staging region together, and the pieces of rows in them.
@@ -103,7 +95,7 @@ def pack_rounds(table: RowTable, plan: ReadPlan, which: Ints, to: Ints, region_b
         number = np.repeat(np.arange(len(reads)), count)
         order = np.arange(len(number)) + np.repeat(plan.first[reads] - (np.cumsum(count) - count), count)
         row_begin = plan.row_begin[reads][number]
-        _, at = row_places(table, plan.rows[order])
+        _, at = table.places(plan.rows[order])
         rounds.append(
             Round(
                 plan.file[reads],
@@ -216,11 +208,11 @@ class DeviceReader(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
 
     @abc.abstractmethod
     def take_region(self, count: int, *, wait: bool) -> DeviceArray | None:
-        """Give a staging region of at least ``count`` bytes; None where there is none now and ``wait`` is False."""
+        """Return a staging region of at least ``count`` bytes; None where there is none now and ``wait`` is False."""
 
     @abc.abstractmethod
     def give_region(self, region: DeviceArray) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,16 @@ import torch
 from torch import Tensor
 
 from gids.cuda.array import DeviceArray
+from gids.cuda.sampling.packing import Packed
 from gids.cuda.session import CudaSession, open_device
 from gids.errors import ConfigError, DeviceError
 
+LEGACY_STREAM = 1  # DLPack's name of the stream that torch calls 0
+TORCH_DTYPES: dict[np.dtype[Any], torch.dtype] = {np.dtype(np.float32): torch.float32}
+
 
 def torch_device(session: CudaSession) -> torch.device:
-    """Give the torch device that shares memory with ``session``, or say why there is none.
+    """Return the torch device that shares memory with ``session``, or say why there is none.
 
     A torch without CUDA can still share memory with a device whose memory the CPU addresses: an integrated one, and
     the tests' stand-in for the driver.
@@ -36,6 +41,11 @@ def torch_ordinal(device: torch.device) -> int:
     return torch.cuda.current_device() if torch.cuda.is_available() else 0
 
 
+def torch_memory(ordinal: int) -> int:
+    """Return the bytes that torch has taken on a device: 0 before the first tensor."""
+    return int(torch.cuda.memory_reserved(ordinal)) if torch.cuda.is_available() else 0
+
+
 def pointer_ordinal(pointer: int) -> int:
     """Return the device that a pointer belongs to."""
     from cuda.bindings import driver
@@ -48,7 +58,7 @@ def pointer_ordinal(pointer: int) -> int:
 
 
 def to_torch(array: DeviceArray, device: torch.device) -> Tensor:
-    """Share an array with torch, in order with the calling thread's current stream.
+    """Share an array with torch, in order with the calling thread's current stream of its device.
 
     The memory stays as long as the tensor, and is not reused before what the stream that is current *now* has queued by
     then. A consumer that goes on to use it on another stream makes that stream and this one wait for each other, as
@@ -56,8 +66,18 @@ def to_torch(array: DeviceArray, device: torch.device) -> Tensor:
     """
     if device.type == "cpu":
         return torch.utils.dlpack.from_dlpack(array.__dlpack__(dl_device=(1, 0)))
-    with torch.cuda.device(device):
-        return torch.utils.dlpack.from_dlpack(array)
+    stream = torch.cuda.current_stream(device).cuda_stream
+    return torch.utils.dlpack.from_dlpack(array.__dlpack__(stream=stream or LEGACY_STREAM))
+
+
+def packed_to_torch(packed: Packed, device: torch.device) -> dict[Hashable, Tensor]:
+    """Share arrays of one piece of memory, by name: one hand-over, and one call that makes views of it."""
+    words = to_torch(packed.memory, device).split_with_sizes(packed.sizes)[::2]
+    tensors = dict(zip(packed.pieces, words, strict=True))
+    for name in packed.others:
+        piece = packed.pieces[name]
+        tensors[name] = tensors[name].view(TORCH_DTYPES[piece.dtype])[: len(piece)]
+    return tensors
 
 
 def seeds_to_host(value: Any) -> Tensor:

@@ -93,7 +93,7 @@ class NvmeDeviceReader(DeviceReader):
         return DeviceRead(self, out, rounds, None).start()
 
     def take_region(self, count: int, *, wait: bool) -> DeviceArray | None:
-        """Give a part of the drives' memory."""
+        """Return a part of the drives' memory."""
         if self._dirty:
             raise StorageError("a drive did not answer, and may still write to the staging memory", self._paths[0])
         try:
@@ -133,10 +133,10 @@ class NvmeDeviceReader(DeviceReader):
             self.finish(work)
 
     def stats(self) -> dict[str, int]:
-        """Give counts since the opening: rows, reads, bytes_read, commands."""
+        """Return counts since the opening: rows, reads, bytes_read, commands."""
         return dict(self._stats)
 
     def close(self) -> None:
-        """Give the queue pairs back."""
+        """Release the queue pairs."""
         self._queues.close()
         self.session.close()

@@ -17,6 +17,7 @@ from gids.cuda.pages import PageKind, RegisteredPages, RegistrationError
 from gids.cuda.session import CudaSession, Session
 from gids.errors import ConfigError, DeviceError, StorageError
 from gids.nvme.drives import Drives
+from gids.runtime.threads import Worker
 
 #: One read as kernels/nvme_spec.cuh lays it out: blocks of a drive's namespace into a byte offset of the data region.
 READ = np.dtype(
@@ -83,7 +84,7 @@ class DeviceQueues:
         self._lock = threading.Lock()
         self._failures: list[tuple[int, int, str]] = []  # guarded by _lock; sets of reads share the queues
         self._stop = threading.Event()
-        self._pump: threading.Thread | None = None
+        self._pump: Worker | None = None
         try:
             if isinstance(session, CudaSession):
                 self._register(session)
@@ -91,7 +92,7 @@ class DeviceQueues:
             self.close()
             raise
         if any(drive.name.startswith("qtest:") for drive in self._drives):
-            self._pump = threading.Thread(target=self._carry, name="gids-nvme-pump", daemon=True)
+            self._pump = Worker(self._carry, "gids-nvme-pump")
             self._pump.start()
 
     @property
@@ -127,7 +128,7 @@ class DeviceQueues:
             raise
 
     def _take_failures(self, results: int, count: int) -> list[tuple[int, int, str]]:
-        """Give (number of the read, errno, reason) of what the watchdog ended among reads with these result words."""
+        """Return (number of the read, errno, reason) of what the watchdog ended among reads with these result words."""
         with self._lock:
             self._failures += self.native.take_failures()
             mine = [failure for failure in self._failures if 0 <= failure[0] - results < 4 * count]
@@ -135,10 +136,10 @@ class DeviceQueues:
         return [((user - results) // 4, error_number, reason) for user, error_number, reason in mine]
 
     def close(self) -> None:
-        """Give the queue pairs back; nothing may be in flight that was not waited for."""
+        """Release the queue pairs; nothing may be in flight that was not waited for."""
         self._stop.set()
         if self._pump is not None:
-            self._pump.join()
+            self._pump.wait_until_ended(threading.TIMEOUT_MAX)
         while self._registered:
             self._registered.pop().close()
 

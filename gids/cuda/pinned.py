@@ -15,8 +15,9 @@ from gids.cuda.transfer import memlock_limit
 from gids.errors import DeviceError
 from gids.units import format_bytes
 
-#: Below this, arrays are copied to pages of their own: glibc's malloc maps what is larger by itself (128 KiB at least).
-SHARED_PAGE_BYTES = 128 << 10
+#: From this size on, malloc maps every piece by itself, so that nothing else is on its pages: the most that glibc's
+#: threshold grows to (mallopt(3), M_MMAP_THRESHOLD: DEFAULT_MMAP_THRESHOLD_MAX). What is smaller may share them.
+OWN_PAGES_BYTES = 32 << 20
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
@@ -28,7 +29,7 @@ class HostArray(Protocol):
         """The array as kernels see it."""
 
     def close(self) -> None:
-        """Give the pinning back."""
+        """Release the pinning."""
 
 
 @runtime_checkable
@@ -49,9 +50,10 @@ def host_array(session: Session, values: npt.NDArray[Any], name: str) -> HostArr
 
 
 class RegisteredArray:
-    """An array in registered pages until :meth:`close`: its own, or a copy where other data is on them.
+    """An array in registered pages until :meth:`close`: where it is, or a copy where other data may be on its pages.
 
-    Arrays below :data:`SHARED_PAGE_BYTES` come from a heap and share their pages; others may meet a range at their edges.
+    Pages of a map are its own, and those of a large piece of the heap; a smaller one may share its first and last page
+    with anything, which would be pinned with it, and refused to whoever copies from there.
     """
 
     def __init__(self, session: CudaSession, values: npt.NDArray[Any], name: str):
@@ -68,11 +70,11 @@ class RegisteredArray:
 
     def _register(self, device: CudaDevice, values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], RegisteredPages]:
         kind = kind_of(device, values.ctypes.data, values.nbytes)
-        if values.nbytes >= SHARED_PAGE_BYTES and kind is not None:
+        if kind is not None and has_own_pages(values):
             try:
                 return values, RegisteredPages(device, values.ctypes.data, values.nbytes, kind)
             except PagesTakenError:
-                pass  # a neighbour's
+                pass  # of another array of the same map
         self._copy = mmap.mmap(-1, values.nbytes)
         copied: npt.NDArray[Any] = np.frombuffer(self._copy, values.dtype, values.size).reshape(values.shape)
         copied[...] = values
@@ -88,6 +90,14 @@ class RegisteredArray:
         if self._pages is not None:
             self._pages.close()
             self._pages = None
+
+
+def has_own_pages(values: npt.NDArray[Any]) -> bool:
+    """Whether nothing but an array, and what it is a part of, is on its pages."""
+    owner: Any = values
+    while isinstance(owner, np.ndarray | memoryview):
+        owner = owner.base if isinstance(owner, np.ndarray) else owner.obj
+    return isinstance(owner, mmap.mmap) or values.nbytes >= OWN_PAGES_BYTES
 
 
 def _explain_register(name: str, count: int, status: Any) -> str:

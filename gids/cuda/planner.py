@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -11,6 +14,7 @@ import numpy.typing as npt
 
 from gids._native import PolicyKind
 from gids.cuda.array import DeviceArray
+from gids.cuda.arrivals import Arrival
 from gids.cuda.passes import empty_prefix, sort_pairs, turnstile
 from gids.cuda.pinned import host_array
 from gids.cuda.session import Session
@@ -49,7 +53,8 @@ class DeviceBatchPlan:
 class DeviceGroupPlan:
     """A group of batches whose rows are read once: as :class:`gids.tiers.plan.GroupPlan`.
 
-    ``disk_rows`` is on the host, because storage is asked from there; the rest is on the device.
+    ``disk_rows`` is on the host, because storage is asked from there; the rest is on the device. ``admissions`` are
+    positions and slots of what the cache takes in, on the host too, where the planner was asked for them.
     """
 
     disk_rows: npt.NDArray[np.int64]
@@ -60,11 +65,78 @@ class DeviceGroupPlan:
     generation: int
     capacity: int
     host_rows: int
+    admissions: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
 
     @property
     def counters(self) -> Counters:
         """Rows of the whole group by source."""
         return sum((batch.counters for batch in self.batches), Counters())
+
+
+class PendingGroup:
+    """A group whose passes are queued; how many rows it reads, only the device knows yet.
+
+    Attributes
+    ----------
+    number, generation : int
+        As of its plan.
+    batch_rows : tuple of int
+        Rows of each batch.
+    """
+
+    def __init__(self, planner: CudaPlanner, group: _Group, moves: tuple[DeviceArray, DeviceArray], arrival: Arrival):
+        self.number, self.generation = planner.number, planner.generation
+        self.batch_rows = tuple(len(batch) for batch in group.batches)
+        self._begins, self._location, self._moves, self._arrival = group.begins, group.location, moves, arrival
+        self._capacity, self._host_rows, self._num_rows = planner.capacity, planner.host_rows, planner.num_rows
+        self._plan: DeviceGroupPlan | None = None  # guarded by _lock
+        self._lock = threading.Lock()
+
+    def wait(self) -> DeviceGroupPlan:
+        """Return the plan, once the device has made it; raise ConfigError for rows that the table does not have."""
+        with self._lock:
+            if self._plan is None:
+                self._plan = self._read()
+            return self._plan
+
+    def _read(self) -> DeviceGroupPlan:
+        found, disk_rows, *moves = self._arrival.wait()
+        begins, batches = self._begins, len(self.batch_rows)
+        told = GroupNumbers(found, batches)
+        if told.bad[0]:
+            raise ConfigError(f"rows of a batch must be in [0, {self._num_rows})")
+        admitted = int(told.admitted[0])
+        by_batch = told.by_batch if batches > 1 else told.admitted
+        edges = np.concatenate([[0], np.cumsum(by_batch)]).astype(int)
+        positions, slots = self._moves
+        return DeviceGroupPlan(
+            disk_rows[: int(told.unique[0])],
+            positions[:admitted],
+            slots[:admitted],
+            tuple(
+                DeviceBatchPlan(
+                    self._location[int(begins[b]) : int(begins[b + 1])],
+                    int(edges[b]),
+                    int(edges[b + 1]),
+                    Counters(rows, *(int(value) for value in told.counters[5 * b + 1 : 5 * b + 5])),
+                )
+                for b, rows in enumerate(self.batch_rows)
+            ),
+            self.number,
+            self.generation,
+            self._capacity,
+            self._host_rows,
+            (moves[0][:admitted], moves[1][:admitted]) if moves else None,
+        )
+
+
+@dataclass(frozen=True)
+class _Unsettled:
+    """A group whose plan the planner has not looked at, and the keys that it may have added to the map ``entries``."""
+
+    pending: PendingGroup
+    assumed: int
+    entries: DeviceArray
 
 
 class DeviceRowMap:
@@ -92,7 +164,7 @@ class DeviceRowMap:
         if (self.used + more) * 3 <= self.count * 2:
             return
         before, count = self.entries, self.count
-        self._clear((live + more) * 3 // 2)
+        self._clear((live + 4 * more) * 3 // 2)  # for a few groups as large, until it is known what they added
         self._session.launch("map_rebuild", count, before, np.int64(count), np.uint32(first_batch), *self.arguments)
         self.used = live
 
@@ -106,6 +178,8 @@ class CudaPlanner:
         Stream and memory.
     num_rows, capacity, policy, window, host, popularity, seed
         As for :class:`gids.tiers.plan.Planner`.
+    admissions_to_host : bool
+        Whether plans say on the host, too, what the cache takes in.
     """
 
     def __init__(
@@ -119,8 +193,10 @@ class CudaPlanner:
         host: HostRows | None = None,
         popularity: npt.NDArray[np.uint8] | None = None,
         seed: int = 0,
+        admissions_to_host: bool = False,
     ):
         self._session = session
+        self._admissions_to_host = admissions_to_host
         self.policy = parse_policy(policy, window)
         self.num_rows = num_rows
         self.capacity = min(capacity, num_rows)
@@ -133,8 +209,9 @@ class CudaPlanner:
             else host_array(session, host.entries.numpy(), "the host buffer's lookup map")
         )
         self._popularity = None if popularity is None else session.upload(popularity)
-        self._number = 0
+        self.number = 0  # of the next group
         self.generation = 0
+        self._unsettled: deque[_Unsettled] = deque()
         self._first = 0  # sequence number of the next batch to plan
         state_bytes, self._classes = self._shape(0)
         self._classes_per_batch = self._shape(1)[1] - self._classes
@@ -162,8 +239,9 @@ class CudaPlanner:
 
     def reset(self) -> None:
         """Empty the cache and forget the window; plans made before are void."""
+        self._settle(keep=0)
         self._clear()
-        self._number = 0
+        self.number = 0
         self.generation += 1
 
     def resident_rows(self) -> npt.NDArray[np.int64]:
@@ -185,11 +263,24 @@ class CudaPlanner:
             )
 
     def plan_group(self, batches: Sequence[DeviceArray], lookahead: Sequence[DeviceArray] = ()) -> DeviceGroupPlan:
-        """Plan the next group; see :meth:`gids.tiers.plan.Planner.plan_group`. Waits once, for what it returns."""
+        """Plan the next group; see :meth:`gids.tiers.plan.Planner.plan_group`. Waits for the device."""
+        try:
+            return self.begin_group(batches, lookahead).wait()
+        except ConfigError:
+            self._settle(keep=0)
+            self._clear()  # what it planned is not read
+            raise
+
+    def begin_group(self, batches: Sequence[DeviceArray], lookahead: Sequence[DeviceArray] = ()) -> PendingGroup:
+        """Queue all passes of the next group. Waits for the plan of the group before last, no later one.
+
+        After a group with rows that the table does not have, :meth:`reset` must be called.
+        """
         future = [*batches, *lookahead[: self.policy.ahead]] if self.looks_ahead else list(batches)
         for rows in future:
             if rows.dtype != np.int64 or len(rows.shape) != 1:
                 raise ConfigError(f"rows of a batch must be a 1-dimensional int64 array (got {rows.dtype})")
+        self._settle(keep=1)
         known = self._known(future)
         group = _Group(self._session, list(batches))
         if self.looks_ahead:
@@ -222,9 +313,9 @@ class CudaPlanner:
     def _use_pointers(self) -> DeviceArray:
         return self._session.upload(np.array([uses.pointer for uses in self._uses], np.uint64))
 
-    def _plan(self, group: _Group) -> DeviceGroupPlan:
-        """Queue all passes, then wait for the numbers and the rows to read."""
-        session, batches, numbers = self._session, group.batches, group.numbers
+    def _plan(self, group: _Group) -> PendingGroup:
+        """Queue all passes, and the way of their numbers to the host."""
+        session, batches = self._session, group.batches
         group_begin, group_end = self._first, self._first + len(batches)
         self._classify(group, group_begin, group_end)
         self._find_duplicates(group, group_begin)
@@ -234,35 +325,21 @@ class CudaPlanner:
         positions, slots = self._select(group)
         positions, slots = self._spread(positions, slots, group, group_begin)
         self._apply(positions, slots, group)
-        found, disk_rows = session.download_all([numbers.array, group.disk_rows])
-        told = GroupNumbers(found, len(batches))
-        if told.bad[0]:
-            self._clear()  # what it planned is not read
-            raise ConfigError(f"rows of a batch must be in [0, {self.num_rows})")
-        admitted = int(told.admitted[0])
-        self._cached.used += admitted
-        by_batch = told.by_batch if len(batches) > 1 else told.admitted
-        edges = np.concatenate([[0], np.cumsum(by_batch)]).astype(int)
-        plan = DeviceGroupPlan(
-            disk_rows[: int(told.unique[0])].copy(),
-            positions[:admitted],
-            slots[:admitted],
-            tuple(
-                DeviceBatchPlan(
-                    group.location[int(group.begins[b]) : int(group.begins[b + 1])],
-                    int(edges[b]),
-                    int(edges[b + 1]),
-                    Counters(len(batches[b]), *(int(value) for value in told.counters[5 * b + 1 : 5 * b + 5])),
-                )
-                for b in range(len(batches))
-            ),
-            self._number,
-            self.generation,
-            self.capacity,
-            self.host_rows,
-        )
-        self._number += 1 if batches else 0  # there is nothing to gather of an empty group
-        return plan
+        told = [group.numbers.array, group.disk_rows, *((positions, slots) if self._admissions_to_host else ())]
+        pending = PendingGroup(self, group, (positions, slots), session.download_later(told))
+        self._cached.used += len(positions)  # at most; put right when the plan is known
+        self._unsettled.append(_Unsettled(pending, len(positions), self._cached.entries))
+        self.number += 1 if batches else 0  # there is nothing to gather of an empty group
+        return pending
+
+    def _settle(self, keep: int) -> None:
+        """Put right how many keys the map of the cache has, by all plans but the last ``keep``."""
+        while len(self._unsettled) > keep:
+            last = self._unsettled.popleft()
+            with suppress(ConfigError):  # whoever gathers the group is told
+                admitted = len(last.pending.wait().admit_slots)
+                if last.entries is self._cached.entries:  # else it was rebuilt since, without what is dead
+                    self._cached.used -= last.assumed - admitted
 
     def _classify(self, group: _Group, group_begin: int, group_end: int) -> None:
         """Find every row in cache or host buffer."""

@@ -15,7 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gids._native import Signal
 from gids.cuda.array import DeviceArray
+from gids.cuda.arrivals import Arrival, Arrivals, launch_host_function
 from gids.cuda.blocks import Block, BlockPool, DeviceBudget
 from gids.cuda.compile import EXTRA_HINT, compile_kernels, load_cuda_core, packages_cuda_major
 from gids.cuda.transfer import Downloads, Uploads
@@ -62,6 +64,9 @@ class Session(Protocol):
     def download_all(self, arrays: Sequence[DeviceArray]) -> list[npt.NDArray[Any]]:
         """Wait once for all work before, and copy several arrays to the host."""
 
+    def download_later(self, arrays: Sequence[DeviceArray]) -> Arrival:
+        """Queue copies of several arrays to the host; nobody waits for them but who asks for the values."""
+
     def copy(self, to: DeviceArray, source: DeviceArray) -> None:
         """Copy device memory."""
 
@@ -77,7 +82,7 @@ class Session(Protocol):
 
 
 def grid_blocks(items: int, lanes: int, threads: int) -> int:
-    """Give the blocks that cover ``items`` groups of ``lanes`` lanes, bounded by MAX_BLOCKS."""
+    """Return the blocks that cover ``items`` groups of ``lanes`` lanes, bounded by MAX_BLOCKS."""
     return max(1, min((items * lanes + threads - 1) // threads, MAX_BLOCKS))
 
 
@@ -145,19 +150,28 @@ class CudaDevice:
         return Current(self._context)
 
     def kernel(self, name: str) -> Any:
-        """Give an entry point."""
+        """Return an entry point."""
         if name not in self._kernels:
             raise DeviceError(f"kernel must be an entry point of kernels/ (got {name!r})")
         return self._kernels[name]
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Give free and total bytes of the device's memory."""
+        """Return free and total bytes of the device's memory."""
         from cuda.bindings import driver
 
         with self.current():
             status, free, total = driver.cuMemGetInfo()
         _check(status, f"memory of {self.name}")
         return int(free), int(total)
+
+    def stream_options(self, *, urgent: bool) -> Any:
+        """Return options of a stream, with the device's greatest priority or its least."""
+        from cuda.bindings import driver
+
+        with self.current():
+            status, least, greatest = driver.cuCtxGetStreamPriorityRange()
+        _check(status, f"priorities of {self.name}")
+        return self._core.StreamOptions(nonblocking=True, priority=int(greatest if urgent else least))
 
     def allocate(self, count: int, stream: Any) -> Any:
         """Return a buffer that work of ``stream`` may use from now on."""
@@ -260,16 +274,20 @@ class CudaSession:
         Where.
     budget : DeviceBudget, optional
         What its arrays count against.
+    urgent : bool
+        Whether its kernels come before those of other streams, as soon as there is room for a block: for work that
+        training waits for, and that holds a drive's answers up.
     """
 
-    def __init__(self, device: CudaDevice, budget: DeviceBudget | None = None):
+    def __init__(self, device: CudaDevice, budget: DeviceBudget | None = None, *, urgent: bool = False):
         self.device = device
         self.budget = budget or DeviceBudget(device.memory_bytes()[1])
         with self.current():
-            self.stream = _guard(device.device.create_stream, "stream")
+            options = device.stream_options(urgent=urgent)
+            self.stream = _guard(lambda: device.device.create_stream(options=options), "stream")
         self.scratch: dict[str, DeviceArray] = {}
         self._blocks = BlockPool(device, self.stream, self.budget)
-        self._uploads, self._downloads = Uploads(device), Downloads(device)
+        self._uploads, self._downloads, self._arrivals = Uploads(device), Downloads(device), Arrivals(device)
 
     @property
     def block_threads(self) -> int:
@@ -310,7 +328,7 @@ class CudaSession:
         shape = (shape,) if isinstance(shape, int) else shape
         count = max(int(np.prod(shape)) * np.dtype(dtype).itemsize, 8)
         block = self._blocks.take(count)
-        return DeviceArray(int(block.buffer.handle), shape, dtype, Owned(self, block), self)
+        return DeviceArray(block.pointer, shape, dtype, Owned(self, block), self)
 
     def reserve(self, count: int, align: int) -> DeviceArray:
         """Allocate bytes of their own, at a multiple of ``align``. Drivers of storage pin no part of a memory pool."""
@@ -363,6 +381,16 @@ class CudaSession:
         """Wait once for all work before, and copy several arrays to the host."""
         return self._downloads.copy(arrays, self.copy_bytes, self.record)
 
+    def download_later(self, arrays: Sequence[DeviceArray]) -> Arrival:
+        """Queue copies of several arrays to the host, which the stream itself tells of."""
+        return self._arrivals.begin(arrays, self.copy_bytes, self.record, self.notify)
+
+    def notify(self, signal: Signal) -> None:
+        """Let the stream post a signal when it gets here; it does not, once the device has failed."""
+        with self.current():
+            status = launch_host_function()(self.stream_handle, signal.function, signal.address)
+        _check(status, "a function of the host's in the stream")
+
     def copy(self, to: DeviceArray, source: DeviceArray) -> None:
         """Queue a copy within the device."""
         if to.nbytes != source.nbytes:
@@ -394,7 +422,7 @@ class CudaSession:
             raise DeviceError(f"kernel {kernel} must launch on {self.device.name} ({error})") from error
 
     def record(self) -> Any:
-        """Give an event that passes when all work so far is done."""
+        """Return an event that passes when all work so far is done."""
         with self.current():
             return _guard(self.stream.record, "event")
 
@@ -434,12 +462,13 @@ class CudaSession:
     def close(self) -> None:
         """Wait for all work, and give back what is kept. The stream goes with the last array that is freed on it."""
         with ExitStack() as stack:  # all of it, whatever fails
-            for end in (self._downloads.close, self._uploads.close, self._blocks.close, self.scratch.clear):
-                stack.callback(end)
+            for part in (self._arrivals, self._downloads, self._uploads, self._blocks):
+                stack.callback(part.close)
+            stack.callback(self.scratch.clear)  # first: what it holds goes back to the blocks
             self.synchronize()
 
     def __del__(self, _finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not _finalizing() and hasattr(self, "_downloads"):
+        if not _finalizing() and hasattr(self, "_arrivals"):
             with suppress(DeviceError):  # nobody is there to be told; what came before has raised it already
                 self.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import weakref
 from collections import deque
@@ -15,15 +16,14 @@ import torch
 
 from gids.cuda.arena import SlotArena
 from gids.cuda.array import DeviceArray
-from gids.cuda.blocks import block_bytes
 from gids.cuda.device_reader import DeviceRead, DeviceReader, Ints
 from gids.cuda.pinned import host_array
-from gids.cuda.planner import CudaPlanner, DeviceBatchPlan, DeviceGroupPlan
+from gids.cuda.planner import CudaPlanner, DeviceBatchPlan, DeviceGroupPlan, PendingGroup
 from gids.cuda.session import CudaSession
-from gids.cuda.transfer import StagingBuffer
+from gids.cuda.staged import StagedRead, StagedReader
 from gids.errors import ConfigError, DeviceError, GidsError
 from gids.ledger import Account, Ledger
-from gids.storage import PendingRead, RowReader
+from gids.storage import RowReader
 from gids.table import DTYPES, RowTable
 from gids.tiers.host_buffer import HostBuffer
 from gids.tiers.plan import Counters
@@ -32,6 +32,8 @@ from gids.tiers.store import output_dtype
 
 _NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES.values())}  # DTypeNumber of kernels/entry_gather.cuh
 _BFLOAT_CODE = 4  # kDLBfloat
+#: Pinned staging of a store whose opener says nothing.
+STAGING_BYTES = 32 << 20
 
 
 def numpy_dtype(dtype: torch.dtype) -> tuple[np.dtype[Any], int | None]:
@@ -41,74 +43,49 @@ def numpy_dtype(dtype: torch.dtype) -> tuple[np.dtype[Any], int | None]:
     return np.dtype(str(dtype).removeprefix("torch.")), None
 
 
-class StagingPool:
-    """Pinned buffers that are used again: pinning costs far more than a read."""
-
-    def __init__(self, session: CudaSession):
-        self._session = session
-        self._free: list[StagingBuffer] = []  # guarded by _lock
-        self._lock = threading.Lock()
-
-    def take(self, count: int) -> StagingBuffer:
-        """Return a buffer of at least ``count`` bytes."""
-        with self._lock:
-            fitting = [buffer for buffer in self._free if buffer.count >= count]
-            if fitting:
-                best = min(fitting, key=lambda buffer: buffer.count)
-                self._free.remove(best)
-                return best
-            while self._free:  # all too small: their memory is better spent on the larger one
-                self._free.pop().close()
-        # Groups differ by a few rows: a little more room saves pinning again for the next one.
-        return StagingBuffer(self._session.device, block_bytes(count + count // 4))
-
-    def give(self, buffer: StagingBuffer) -> None:
-        """Take a buffer back; nothing may use it any more."""
-        with self._lock:
-            self._free.append(buffer)
-
-    def close(self) -> None:
-        """Unpin what is free."""
-        with self._lock:
-            while self._free:
-                self._free.pop().close()
-
-
 class DeviceTicket:
     """A group of batches on its way to device memory; see :class:`gids.tiers.contract.Ticket`.
 
+    What it reads, the device decides; a thread of the store asks for memory and begins the reads when the plan is there,
+    and nobody else waits for it.
+
     Attributes
     ----------
-    plan : DeviceGroupPlan
-        What is read and gathered.
+    pending : PendingGroup
+        The plan, or what will be it.
     buffer : DeviceArray or None
         Rows that are not in the arena, one behind the other; None before the group is read.
     places : int64[disk rows], optional
         Where each row of the group is: slots of the arena, and beyond them (and the host buffer's) rows of ``buffer``.
         Without an arena all rows are in ``buffer``, in order.
-    admissions : tuple of int64 arrays, optional
-        Positions and cache slots of what the group admits, on the host.
     """
 
     fits = True  # a group is read whole, with memory that is drawn when it is read
+    counted_late = True
 
-    def __init__(self, store: CudaTableStore, plan: DeviceGroupPlan):
-        self.plan = plan
+    def __init__(self, store: CudaTableStore, pending: PendingGroup):
+        self.pending = pending
         self.buffer: DeviceArray | None = None
         self.places: Ints | None = None
         self.device_places: DeviceArray | None = None
-        self.admissions: tuple[Ints, Ints] | None = None
         self.next_batch = 0
+        self.underway = False  # whether the reads have begun, or will when the plan is there
         self._store = store
-        self._read: PendingRead | DeviceRead | None = None  # guarded by _lock
-        self._staging: StagingBuffer | None = None
-        self._underway = False
-        self._cancelled = False  # guarded by _lock
+        self._read: StagedRead | DeviceRead | None = None
+        self._error: BaseException | None = None
+        self._begun = False  # whether all reads were asked for
+        self._drawn = 0  # bytes of the group account
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # guards all that begins with an underscore
+
+    @property
+    def plan(self) -> DeviceGroupPlan:
+        """What is read and gathered. Waits until the device has decided it."""
+        return self.pending.wait()
 
     @property
     def counters(self) -> Counters:
-        """Rows of the whole group by source, as planned."""
+        """Rows of the whole group by source, as planned. Waits until they are known."""
         return self.plan.counters
 
     def batch_counters(self, batch: int) -> Counters:
@@ -116,39 +93,44 @@ class DeviceTicket:
         return self.plan.batches[batch].counters
 
     @property
-    def underway(self) -> bool:
-        """Whether the group's reads have begun."""
-        return self._underway
-
-    @property
-    def size_bytes(self) -> int:
-        """Device memory that the group's rows take."""
-        return len(self.plan.disk_rows) * self._store.table.row_bytes
+    def has_begun(self) -> bool:
+        """Whether the plan was there, and memory, and the reads were asked for; or it failed."""
+        return self._begun
 
     def begin(self) -> None:
         """Let the group be read with the store's next step."""
         self._store.begin(self)
 
-    def submit(self) -> None:
-        """Begin to read: straight into device memory, or into pinned memory first."""
-        store, rows = self._store, self.plan.disk_rows
+    def start(self) -> None:
+        """Wait for the plan and for memory, and begin to read; called on the store's thread."""
+        store = self._store
+        try:
+            size_bytes = len(self.plan.disk_rows) * store.table.row_bytes
+            store.group_account.draw(size_bytes)
+            with self._lock:
+                self._drawn = size_bytes
+                if self._error is None:
+                    self._read = self._submit()
+        except BaseException as error:
+            self._fail(error)
         with self._lock:
-            if self._cancelled:
-                raise GidsError(f"a group of {store.table.name} was cancelled before it was read")
-            self.buffer = store.fetch.empty(0 if store.arena else self.size_bytes, np.uint8)
-            if len(rows):
-                self._read = (
-                    self._submit_to_slots(store.reader)
-                    if isinstance(store.reader, DeviceReader)
-                    else self._submit_to_staging(store.reader)
-                )
-            self._underway = True
+            self._begun = True
+            failed = self._error is not None
+            self._changed.notify_all()
+        if failed:
+            self.give_back()
 
-    def _submit_to_staging(self, reader: RowReader) -> PendingRead:
-        table, rows = self._store.table, self.plan.disk_rows
-        self._staging = self._store.staging.take(len(rows) * table.row_bytes)
-        values = torch.from_numpy(self._staging.bytes[: len(rows) * table.row_bytes]).view(table.torch_dtype)
-        return reader.submit(torch.from_numpy(rows), values.view(len(rows), table.dim))
+    def _submit(self) -> StagedRead | DeviceRead | None:
+        store, rows = self._store, self.plan.disk_rows
+        store.fetch.enter()
+        if not len(rows):
+            self.buffer = store.fetch.empty(0, np.uint8)
+            return None
+        if isinstance(store.reader, DeviceReader):
+            return self._submit_to_slots(store.reader)
+        assert store.staged is not None
+        self.buffer = store.staged_session.empty(len(rows) * store.table.row_bytes, np.uint8)
+        return store.staged.submit(rows, self.buffer)
 
     def _submit_to_slots(self, reader: DeviceReader) -> DeviceRead:
         store, arena = self._store, self._store.arena
@@ -161,44 +143,52 @@ class DeviceTicket:
         to[outside] = self.buffer.pointer - arena.values.pointer + np.arange(len(outside)) * arena.row_bytes
         places[outside] = arena.rows + self.plan.host_rows + np.arange(len(outside))
         self.places, self.device_places = places, store.fetch.upload(places)
-        self.admissions = store.admissions_of(self.plan)
         # Whoever writes to the slots knows nothing of our stream, which may still read what was there.
-        store.fetch.synchronize()
+        store.fetch.download_later([]).wait()
         return reader.submit(prepared, arena.values, to)
 
     def wait(self) -> None:
-        """Return when the rows are in device memory, or their copy to it is queued before the gather."""
+        """Return when the rows are in device memory, or the gather's stream waits for their copies."""
         with self._lock:
+            while not self._begun and self._error is None:
+                self._changed.wait()
+            if self._error is not None:
+                raise self._error
             read, self._read = self._read, None
-            if self._cancelled:
-                raise GidsError(f"a group of {self._store.table.name} was cancelled before it was gathered")
         if read is None:
             return
         try:
-            read.wait()
-        except BaseException:
-            self._give_back()
+            copied = read.wait()
+        except BaseException as error:
+            self._fail(error)
             raise
-        if self._staging is not None:
+        if copied is not None:
             assert self.buffer is not None
-            count = len(self.plan.disk_rows) * self._store.table.row_bytes
-            event = self._store.fetch.upload_async(self.buffer, self._staging.bytes[:count])
-            self._store.retire(event, self._staging)
-            self._staging = None
+            self.buffer.share_with(self._store.fetch)
+            self._store.fetch.wait_event(copied)
 
     def cancel(self) -> None:
         """Read no more; gathering from the group fails from now on."""
+        self._fail(GidsError(f"a group of {self._store.table.name} was cancelled before it was gathered"))
         with self._lock:
-            self._cancelled = True
+            begun = self._begun
+        if begun:
+            self.give_back()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self._error is None:
+                self._error = error
             read, self._read = self._read, None
+            self._changed.notify_all()
         if read is not None:
             read.cancel()
-            self._give_back()
 
-    def _give_back(self) -> None:
-        if self._staging is not None:
-            self._store.staging.give(self._staging)
-            self._staging = None
+    def give_back(self) -> None:
+        """Return the group's share of the account back, once."""
+        with self._lock:
+            drawn, self._drawn = self._drawn, 0
+        self._store.group_account.give(drawn)
 
 
 class CudaTableStore:
@@ -206,7 +196,7 @@ class CudaTableStore:
 
     See :class:`gids.tiers.contract.Store`. Readers that write to device memory read rows to where they stay: cache and
     groups share the slots of an arena, and the cache takes rows over without a copy. What comes through pinned staging
-    is copied to a buffer in one piece, and what the cache takes in of it is copied to its slots.
+    is copied to a buffer, and what the cache takes in of it is copied to its slots.
 
     Parameters
     ----------
@@ -224,6 +214,8 @@ class CudaTableStore:
         Of floating point rows in a batch; by default the table's.
     ledger : Ledger, optional
         Of device memory.
+    staging_bytes : int
+        Pinned memory that a :class:`RowReader` reads into.
     """
 
     def __init__(
@@ -242,11 +234,11 @@ class CudaTableStore:
         dtype: torch.dtype | None = None,
         ledger: Ledger | None = None,
         seed: int = 0,
+        staging_bytes: int = STAGING_BYTES,
     ):
         ledger = Ledger(0) if ledger is None else ledger
         self.table, self.reader, self.fetch = table, reader, fetch_session
         self.dtype = output_dtype(table, dtype)
-        self.staging = StagingPool(fetch_session)
         self._plans = plan_session
         self.planner = CudaPlanner(
             plan_session,
@@ -257,6 +249,7 @@ class CudaTableStore:
             host=None if host_buffer is None else host_buffer.index,
             popularity=popularity,
             seed=seed,
+            admissions_to_host=isinstance(reader, DeviceReader),
         )
         self.host_buffer = host_buffer
         self._host = (
@@ -265,6 +258,7 @@ class CudaTableStore:
             else host_array(fetch_session, _bytes_of(host_buffer.values), f"host buffer of {table.name}")
         )
         self.arena: SlotArena | None = None
+        self.staged: StagedReader | None = None
         if isinstance(reader, DeviceReader):
             fetch_session.enter()
             group_rows = min(group_bytes // table.row_bytes, 2 * table.num_rows)
@@ -273,6 +267,8 @@ class CudaTableStore:
             self._cache = self.arena.values
         else:
             self._cache = fetch_session.empty(self.planner.capacity * table.row_bytes, np.uint8)
+            self.staged_session = CudaSession(fetch_session.device, fetch_session.budget)
+            self.staged = StagedReader(table, reader, self.staged_session, staging_bytes)
         self._bad = fetch_session.empty(1, np.uint32)
         fetch_session.fill(self._bad, 0)
         self._lanes = 32 if table.row_bytes >= 64 else 8
@@ -282,12 +278,13 @@ class CudaTableStore:
             account.take(size_bytes)
         self._shared: weakref.WeakSet[DeviceArray] = weakref.WeakSet()  # rows that the planner's stream has waited for
         self._begun: list[DeviceTicket] = []  # not read yet; of the planning thread alone
+        self._starting: queue.Queue[DeviceTicket | None] = queue.Queue()  # whose plan or memory is waited for
+        self._starter: threading.Thread | None = None
         self._ungathered: deque[DeviceTicket] = deque()  # begun and not gathered to the end, in the order of planning
         self._counters = Counters()  # of the batches gathered
         self.rows_taken_over = 0  # that the cache admitted where they had been read to
         self.rows_copied = 0  # that the cache admitted by a copy
         self._expected = (0, 0)
-        self._retired: list[tuple[Any, StagingBuffer]] = []  # (event after which it is free, buffer)
 
     def plan(self, batches: list[DeviceArray], lookahead: list[DeviceArray]) -> DeviceTicket:
         """Plan the next group; see :meth:`gids.cuda.planner.CudaPlanner.plan_group`."""
@@ -298,37 +295,50 @@ class CudaTableStore:
                 rows.share_with(self._plans)
                 if rows.ready is not None:
                     self._plans.wait_event(rows.ready)
-        return DeviceTicket(self, self.planner.plan_group(batches, lookahead))
+        return DeviceTicket(self, self.planner.begin_group(batches, lookahead))
 
     def begin(self, ticket: DeviceTicket) -> None:
         """Let a group be read with the next step; called by :meth:`DeviceTicket.begin`."""
-        self._check_generation(ticket.plan)
+        self._check_generation(ticket.pending)
         self._begun.append(ticket)
-        if ticket.plan.batches:
+        if ticket.pending.batch_rows:
             self._ungathered.append(ticket)
 
+    @property
+    def has_room(self) -> bool:
+        """Return True: a thread of its own waits for memory, and :meth:`advance` for nothing."""
+        return True
+
     def advance(self) -> None:
-        """Begin to read the groups that have begun, when there is memory for their rows."""
+        """Let the groups that have begun be read, each as soon as its plan is known and there is memory for its rows."""
+        if self._begun and self._starter is None:
+            self._starter = threading.Thread(target=self._start_reads, name=f"gids-read-{self.table.name}", daemon=True)
+            self._starter.start()
         while self._begun:
-            ticket = self._begun[0]
-            self.group_account.draw(ticket.size_bytes)
-            self.fetch.enter()
-            ticket.submit()
-            self._begun.pop(0)
+            ticket = self._begun.pop(0)
+            ticket.underway = True
+            self._starting.put(ticket)
+
+    def _start_reads(self) -> None:
+        while (ticket := self._starting.get()) is not None:
+            ticket.start()
+            del ticket  # while it waits for the next one, the thread must not keep this one alive
+            self._starting.task_done()
 
     def gather(self, ticket: DeviceTicket, batch: int) -> DeviceArray:
         """Queue the gather of a batch and then its admissions; returns ``[n, dim]`` with the event that ends it."""
-        plan, table, session = ticket.plan, self.table, self.fetch
-        self._check_generation(plan)
-        if (plan.number, batch) != self._expected or ticket.next_batch != batch:
+        number, table, session = ticket.pending.number, self.table, self.fetch
+        self._check_generation(ticket.pending)
+        if (number, batch) != self._expected or ticket.next_batch != batch:
             raise ConfigError(
                 f"batches must be gathered in order: expected group {self._expected[0]}, batch {self._expected[1]} "
-                f"(got group {plan.number}, batch {batch})"
+                f"(got group {number}, batch {batch})"
             )
         if not ticket.underway:
             raise GidsError(f"a group of {table.name} must be read before it is gathered (it has not begun to be)")
         session.enter()
         ticket.wait()
+        plan = ticket.plan
         planned = plan.batches[batch]
         kind, code = numpy_dtype(self.dtype)
         count = len(planned.location)
@@ -337,6 +347,7 @@ class CudaTableStore:
         if count:
             self._queue_gather(ticket, planned, out)
         out.ready = session.record()
+        out.export()
         if planned.admit_end > planned.admit_begin:
             assert ticket.buffer is not None
             if self.arena is None:
@@ -348,7 +359,7 @@ class CudaTableStore:
         self._counters += planned.counters
         ticket.next_batch = batch + 1
         done = ticket.next_batch == len(plan.batches)
-        self._expected = (plan.number + 1, 0) if done else (plan.number, batch + 1)
+        self._expected = (number + 1, 0) if done else (number, batch + 1)
         if done:
             self._end(ticket)
         return out
@@ -374,14 +385,14 @@ class CudaTableStore:
         )  # fmt: skip
 
     def _take_over(self, ticket: DeviceTicket, batch: DeviceBatchPlan) -> None:
-        """Give rows that the cache admits to it where they are; only those outside the arena are copied."""
+        """Hand rows that the cache admits to it where they are; only those outside the arena are copied."""
         plan, arena, session = ticket.plan, self.arena, self.fetch
         assert arena is not None
-        assert ticket.admissions is not None
+        assert plan.admissions is not None
         assert ticket.places is not None
         assert ticket.buffer is not None
         begin, end = batch.admit_begin, batch.admit_end
-        positions, slots = (part[begin:end] for part in ticket.admissions)
+        positions, slots = (part[begin:end] for part in plan.admissions)
         places = ticket.places[positions]
         outside = np.flatnonzero(places >= arena.rows)
         if len(outside):
@@ -412,23 +423,15 @@ class CudaTableStore:
         if self.arena is not None and ticket.places is not None:
             self.arena.give(ticket.places)
         ticket.buffer = None
-        self.group_account.give(ticket.size_bytes)
+        ticket.give_back()
         self._ungathered.popleft()
-
-    def admissions_of(self, plan: DeviceGroupPlan) -> tuple[Ints, Ints]:
-        """Return positions and cache slots of what a group admits, on the host. Waits."""
-        return self._plans.download(plan.admit_positions), self._plans.download(plan.admit_slots)
-
-    def retire(self, event: Any, buffer: StagingBuffer) -> None:
-        """Take a staging buffer back once ``event`` has passed."""
-        self._retired.append((event, buffer))
-        while self._retired and self._retired[0][0].is_done:
-            self.staging.give(self._retired.pop(0)[1])
 
     def reset(self) -> None:
         """Empty the cache; plans made before are void, and none of their reads writes any more."""
-        while self._ungathered:
-            self._ungathered.popleft().cancel()
+        for ticket in self._ungathered:
+            ticket.cancel()
+        self._starting.join()  # what was to be read is not begun any more
+        self._ungathered.clear()
         self._plans.enter()
         self.planner.reset()
         if self.arena is not None:
@@ -449,14 +452,18 @@ class CudaTableStore:
 
     def close(self) -> None:
         """Wait for the device, close the reader, and give memory and pinning back."""
+        for ticket in self._ungathered:
+            ticket.cancel()
+        self._starting.put(None)
+        if self._starter is not None:
+            self._starter.join()
         try:
+            if self.staged is not None:
+                self.staged.close()
+                self.staged_session.close()
             self.fetch.enter()
             wrong = bool(self.fetch.download(self._bad)[0])
         finally:
-            for _, buffer in self._retired:
-                self.staging.give(buffer)
-            self._retired = []
-            self.staging.close()
             self.planner.close()
             if self._host is not None:
                 self._host.close()
@@ -468,7 +475,7 @@ class CudaTableStore:
         if wrong:
             raise DeviceError(f"a plan of {self.table.name} named a place that does not exist")
 
-    def _check_generation(self, plan: DeviceGroupPlan) -> None:
+    def _check_generation(self, plan: PendingGroup) -> None:
         if plan.generation != self.planner.generation:
             raise GidsError(f"plan of {self.table.name} is void: the store was reset after it was made")
 

@@ -49,7 +49,7 @@ class StagingBuffer:
         self.bytes: npt.NDArray[np.uint8] = np.ctypeslib.as_array(memory)[:count]
 
     def close(self) -> None:
-        """Give the memory back; nothing may read or write it any more."""
+        """Release the memory; nothing may read or write it any more."""
         from cuda.bindings import driver
 
         if self._pointer is not None:

@@ -67,7 +67,7 @@ class Build:
         threads: int | None,
     ):
         if path.exists() and not overwrite:
-            raise DatasetError(f"{path} exists; choose another path or ask to overwrite it")
+            raise DatasetError(f"{path} exists; choose another path, or overwrite it (overwrite=True, --overwrite)")
         if path.exists() and not (path / manifests.MANIFEST).exists():
             raise DatasetError(f"{path} exists and is no gids dataset: it will not be overwritten")
         if not path.parent.is_dir():

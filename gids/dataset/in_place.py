@@ -6,6 +6,7 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def read_npy_header(path: Path) -> NpyHeader:
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, fortran, dtype = read(file)
             offset, size = file.tell(), os.fstat(file.fileno()).st_size
-    except (ValueError, EOFError, SyntaxError, TypeError) as error:
+    except (ValueError, EOFError, SyntaxError, TypeError, RecursionError, MemoryError, TokenError) as error:
         raise DatasetError(f"{path} must be a whole .npy file of numbers ({error})") from error
     if dtype.hasobject or dtype.kind not in "biuf":
         raise DatasetError(f"{path} must be a whole .npy file of numbers (got {dtype})")

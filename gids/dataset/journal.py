@@ -86,7 +86,7 @@ class Journal:
             raise DatasetError(f"writing {self.directory / JOURNAL} failed: {error.strerror}") from error
 
     def get(self, key: str) -> Any:
-        """Give the last value noted for a key, or None."""
+        """Return the last value noted for a key, or None."""
         return self._notes.get(key)
 
     def note(self, key: str, value: Any) -> None:
@@ -95,6 +95,6 @@ class Journal:
         self._append({"key": key, "value": value})
 
     def close(self) -> None:
-        """Give up the lock; the directory stays."""
+        """Release the lock; the directory stays."""
         self._file.close()
         os.close(self._lock)

@@ -11,15 +11,16 @@ from typing import Any
 
 import xxhash
 
+from gids.dataset.strict import MOST, Places, as_count, count, damage_in, flag, text
 from gids.errors import ConfigError, DatasetError
 from gids.table import RowTable, Stripe
 from gids.types import EdgeType
 
 FORMAT = "gids-dataset"
-#: Datasets without triples and relabelled nodes are written as version 1, which every gids reads.
-VERSION, PLAIN_VERSION = 2, 1
+#: Datasets without triples and relabelled nodes are written as version 1, which every gids reads; version 2 does not know
+#: parts of datasets, whose files lack rows.
+VERSION, WHOLE_VERSION, PLAIN_VERSION = 3, 2, 1
 MANIFEST = "manifest.json"
-MOST = 2**62  # of any count or offset
 
 
 def stripe_row_counts(num_rows: int, stripe_rows: int, num_stripes: int) -> list[int]:
@@ -144,7 +145,7 @@ class Manifest:
     knowledge: KnowledgeEntry | None = None
 
     def tables(self) -> Iterator[StoredTable]:
-        """Give every table, node types first."""
+        """Return every table, node types first."""
         for node in self.nodes.values():
             yield from node.features.values()
             if node.labels is not None:
@@ -180,6 +181,7 @@ def _table_json(stored: StoredTable, root: Path) -> dict[str, Any]:
         "stripe_rows": table.stripe_rows,
         "stripes": stripes,
         "checksums": {"algorithm": "xxh3_64+rowsums", **vars(stored.checksums)},
+        **({} if table.held is None else {"held": list(table.held)}),
     }
 
 
@@ -193,9 +195,11 @@ def dump(manifest: Manifest, root: Path) -> str:
         return None if stored is None else _table_json(stored, root)
 
     relabelled = any(node.original_ids is not None for node in manifest.nodes.values())
+    plain = manifest.knowledge is None and not relabelled
+    is_part = any(stored.table.held is not None for stored in manifest.tables())
     document = {
         "format": FORMAT,
-        "version": PLAIN_VERSION if manifest.knowledge is None and not relabelled else VERSION,
+        "version": VERSION if is_part else PLAIN_VERSION if plain else WHOLE_VERSION,
         "id": manifest.id,
         "attributes": manifest.attributes,
         **_allowed(manifest, root),
@@ -266,69 +270,36 @@ def identity(manifest: Manifest) -> str:
     return str(xxhash.xxh3_128_hexdigest(json.dumps(document).encode()))
 
 
-def _count(document: dict[str, Any], name: str, least: int = 0) -> int:
-    """Take a number of things or bytes, small enough that no product of two sizes of one table overflows."""
-    value = document[name]
-    if type(value) is not int or not least <= value < MOST:
-        raise ConfigError(f"{name} must be a whole number in [{least}, 2**62) (got {value!r})")
-    return value
-
-
-def _flag(document: dict[str, Any], name: str) -> bool:
-    value = document[name]
-    if type(value) is not bool:
-        raise ConfigError(f"{name} must be true or false (got {value!r})")
-    return value
-
-
-def _text(document: dict[str, Any], name: str) -> str:
-    value = document[name]
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise ConfigError(f"{name} must be text (got {value!r})")
-    return value
-
-
-@dataclass(frozen=True)
-class _Places:
-    """The directories that a manifest may name files in: the dataset's own, and those allowed at its conversion."""
-
-    root: Path
-    outside: tuple[str, ...]
-
-    def file(self, name: str) -> Path:
-        """Return the path of a file, which must lie in one of the directories."""
-        path = Path(os.path.normpath(self.root / name))
-        own = path.is_relative_to(os.path.normpath(self.root)) and not Path(name).is_absolute()
-        if own or (Path(name).is_absolute() and any(path.is_relative_to(place) for place in self.outside)):
-            return path
-        raise ConfigError(
-            f"{name!r} must lie in the dataset's directory, or in one that was allowed at its conversion "
-            f"(allowed: {', '.join(self.outside) or 'none'})"
-        )
-
-
-def _parse_table(document: dict[str, Any], places: _Places) -> StoredTable:
+def _parse_table(document: dict[str, Any], places: Places) -> StoredTable:
     stripes = tuple(
-        Stripe(places.file(_text(s, "path")), _count(s, "data_offset"), _count(s, "num_rows"))
-        for s in document["stripes"]
+        Stripe(places.file(text(s, "path")), count(s, "data_offset"), count(s, "num_rows")) for s in document["stripes"]
     )
     table = RowTable(
-        name=_text(document, "name"),
-        dtype=_text(document, "dtype"),
-        dim=_count(document, "dim", 1),
-        num_rows=_count(document, "num_rows"),
-        row_stride=_count(document, "row_stride", 1),
+        name=text(document, "name"),
+        dtype=text(document, "dtype"),
+        dim=count(document, "dim", 1),
+        num_rows=count(document, "num_rows"),
+        row_stride=count(document, "row_stride", 1),
         stripes=stripes,
-        stripe_rows=_count(document, "stripe_rows", 1),
+        stripe_rows=count(document, "stripe_rows", 1),
+        held=_parse_held(document.get("held")),
     )
     for stripe in stripes:
         if stripe.data_offset + stripe.num_rows * table.row_stride >= MOST:
             raise ConfigError(f"{table.name} must end before byte 2**62 of {stripe.path}")
     checksums = document["checksums"]
-    path = _text(checksums, "path")
-    _Places(places.root, ()).file(path)
-    file = ChecksumFile(path, _count(checksums, "chunk_rows", 1), _text(checksums, "digest"))
-    return StoredTable(table, tuple(_count(s, "file_bytes") for s in document["stripes"]), file)
+    path = text(checksums, "path")
+    Places(places.root).file(path)
+    file = ChecksumFile(path, count(checksums, "chunk_rows", 1), text(checksums, "digest"))
+    return StoredTable(table, tuple(count(s, "file_bytes") for s in document["stripes"]), file)
+
+
+def _parse_held(found: object) -> tuple[int, int] | None:
+    if found is None:
+        return None
+    if not isinstance(found, list) or len(found) != 2:
+        raise ConfigError(f"held must be two rows (got {found!r})")
+    return as_count(found[0], "held"), as_count(found[1], "held")
 
 
 def _outside(document: dict[str, Any]) -> tuple[str, ...]:
@@ -340,19 +311,19 @@ def _outside(document: dict[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _parse_knowledge(document: dict[str, Any], places: _Places) -> KnowledgeEntry:
+def _parse_knowledge(document: dict[str, Any], places: Places) -> KnowledgeEntry:
     def names(entry: dict[str, Any] | None) -> NamesEntry | None:
         if entry is None:
             return None
         return NamesEntry(*(_parse_table(entry[part], places) for part in ("ends", "text", "order")))
 
     return KnowledgeEntry(
-        entity_type=_text(document, "entity_type"),
-        num_triples=_count(document, "num_triples"),
-        num_relations=_count(document, "num_relations"),
-        base_relations=_count(document, "base_relations"),
-        reverse=_flag(document, "reverse"),
-        identity=_flag(document, "identity"),
+        entity_type=text(document, "entity_type"),
+        num_triples=count(document, "num_triples"),
+        num_relations=count(document, "num_relations"),
+        base_relations=count(document, "base_relations"),
+        reverse=flag(document, "reverse"),
+        identity=flag(document, "identity"),
         indptr=_parse_table(document["indptr"], places),
         triples=_parse_table(document["triples"], places),
         queries={name: _parse_table(entry, places) for name, entry in document["queries"].items()},
@@ -361,23 +332,19 @@ def _parse_knowledge(document: dict[str, Any], places: _Places) -> KnowledgeEntr
     )
 
 
-def parse(text: str | bytes, root: Path) -> Manifest:
+def parse(data: str | bytes, root: Path) -> Manifest:
     """Read a manifest; ``root`` is the dataset's directory, for messages and relative paths.
 
     Whatever is in the file, the outcome is a manifest that agrees with itself or a :class:`DatasetError`.
     """
     path = root / MANIFEST
-    try:
-        return _parse(text, root, path)
-    except ConfigError as error:
-        raise DatasetError(f"{path} contradicts itself: {error}") from error
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise DatasetError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+    with damage_in(path):
+        return _parse(data, root, path)
 
 
-def _parse(text: str | bytes, root: Path, path: Path) -> Manifest:
+def _parse(data: str | bytes, root: Path, path: Path) -> Manifest:
     try:
-        document = json.loads(text)
+        document = json.loads(data)
     except ValueError as error:
         raise DatasetError(f"{path} must be JSON ({error})") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
@@ -392,7 +359,7 @@ def _parse(text: str | bytes, root: Path, path: Path) -> Manifest:
     if document.pop("digest", None) != _digest(document):
         raise DatasetError(f"{path} was changed or damaged after it was written: its digest does not match")
 
-    places = _Places(root, _outside(document))
+    places = Places(root, _outside(document))
 
     def tables(entries: dict[str, Any]) -> dict[str, StoredTable]:
         return {name: _parse_table(entry, places) for name, entry in entries.items()}
@@ -402,10 +369,10 @@ def _parse(text: str | bytes, root: Path, path: Path) -> Manifest:
 
     nodes = {
         ntype: NodeEntry(
-            num_nodes=_count(node, "num_nodes"),
+            num_nodes=count(node, "num_nodes"),
             features=tables(node["features"]),
             labels=optional(node["labels"]),
-            num_classes=None if node["num_classes"] is None else _count(node, "num_classes"),
+            num_classes=None if node["num_classes"] is None else count(node, "num_classes"),
             splits=tables(node["splits"]),
             original_ids=optional(node.get("original_ids")),
         )
@@ -419,7 +386,7 @@ def _parse(text: str | bytes, root: Path, path: Path) -> Manifest:
         if tuple(etype) in edges:
             raise ConfigError(f"edge type {':'.join(etype)} must be stored once")
         edges[etype[0], etype[1], etype[2]] = EdgeEntry(
-            num_edges=_count(edge, "num_edges"),
+            num_edges=count(edge, "num_edges"),
             indptr=_parse_table(edge["indptr"], places),
             indices=_parse_table(edge["indices"], places),
             weights=optional(edge["weights"]),
@@ -429,7 +396,7 @@ def _parse(text: str | bytes, root: Path, path: Path) -> Manifest:
     attributes = document.get("attributes", {})
     if not isinstance(attributes, dict):
         raise ConfigError(f"attributes must be a JSON object (got {attributes!r})")
-    manifest = Manifest(_text(document, "id"), nodes, edges, attributes)
+    manifest = Manifest(text(document, "id"), nodes, edges, attributes)
     if "knowledge" in document:
         manifest.knowledge = _parse_knowledge(document["knowledge"], places)
     _check(manifest, path)
@@ -494,7 +461,7 @@ def _check_knowledge(
     added = entry.base_relations * (1 + entry.reverse) + entry.identity
     if entry.num_relations != added:
         raise DatasetError(f"num_relations in {path} must be {added} (got {entry.num_relations})")
-    for names, count in ((entry.entity_names, entities), (entry.relation_names, entry.base_relations)):
+    for names, named in ((entry.entity_names, entities), (entry.relation_names, entry.base_relations)):
         if names is not None:
-            rule(names.ends, count)
-            rule(names.order, count)
+            rule(names.ends, named)
+            rule(names.order, named)

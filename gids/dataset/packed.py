@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from gids.dataset import strict
 from gids.dataset.manifest import MANIFEST
 from gids.errors import ConfigError, DatasetError, StorageError
 from gids.storage.system import read_errors, read_file, read_into
@@ -110,49 +112,70 @@ class Packed:
         self.path, self.beyond = Path(path).absolute(), beyond
         if not is_packed(self.path):
             raise DatasetError(f"{self.path} has no {MANIFEST} of packed epochs: `gids pack` makes them")
-        try:
+        with strict.damage_in(self.path / MANIFEST):
             self._read(json.loads(read_file(self.path / MANIFEST)))
-        except (LookupError, TypeError, ValueError, AttributeError, ConfigError) as error:
-            raise DatasetError(f"{self.path / MANIFEST} is damaged: {type(error).__name__}: {error}") from error
 
     def _read(self, document: dict[str, Any]) -> None:
         digest = document.pop("digest")
         if document["version"] != VERSION:
             raise DatasetError(f"{self.path} must have version {VERSION} (got {document['version']}): pack it again")
         if digest != digest_of(document):
-            raise ValueError("its digest does not fit its contents")
-        self.dataset_id: str = document["dataset"]
-        self.identity: dict[str, Any] = document["identity"]
-        self.epochs: int = document["epochs"]
-        self.reuse: bool = document["reuse"]
-        self.batches: int = document["batches"]
-        self.batches_of_rank: list[int] = document["batches_of_rank"]
-        self.segment_batches: int = document["segment_batches"]
-        self.largest_sample_bytes: int = document["largest_sample_bytes"]
-        self.facts: dict[str, Any] = document["facts"]
-        self.tables = {_key(entry["key"]): self._table(entry) for entry in document["tables"]}
-        sizes = {name: int(size) for name, size in document["files"].items()}
-        for name, size in sizes.items():
-            file = self.path / name
-            found = file.stat().st_size if file.is_file() else None
+            raise DatasetError(f"{self.path / MANIFEST} is damaged: its digest does not fit its contents")
+        self.dataset_id = strict.text(document, "dataset")
+        self.identity: dict[str, Any] = dict(document["identity"])
+        self.epochs = strict.count(document, "epochs", 1)
+        self.reuse = strict.flag(document, "reuse")
+        self.batches = strict.count(document, "batches", 1)
+        self.batches_of_rank = [strict.as_count(batches, "batches_of_rank") for batches in document["batches_of_rank"]]
+        self.segment_batches = strict.count(document, "segment_batches", 1)
+        self.largest_sample_bytes = strict.count(document, "largest_sample_bytes")
+        self.facts: dict[str, Any] = dict(document["facts"])
+        places = strict.Places(self.path)
+        self.tables = {_key(entry["key"]): self._table(entry, places) for entry in document["tables"]}
+        sizes = {
+            places.file(strict.as_text(name, "files")): strict.count(document["files"], name)
+            for name in document["files"]
+        }
+        for file, size in sizes.items():
+            with read_errors(file):
+                found = file.stat().st_size if file.is_file() else None
             if found != size:
                 raise DatasetError(
                     f"{file} must have {size} bytes (it {'is missing' if found is None else f'has {found}'})"
                 )
         self.size_bytes = sum(sizes.values())
-        self.index = np.empty(self.epochs * self.batches, BATCH)
-        read_into(self.path / INDEX, 0, self.index)
-        if xxhash.xxh3_64_intdigest(self.index.tobytes()) != document["index_hash"]:
-            raise ValueError(f"{INDEX} does not fit it")
+        self._read_index(sizes, document["index_hash"])
 
-    def _table(self, entry: dict[str, Any]) -> PackedTable:
-        key, rows, dim, dtype = _key(entry["key"]), entry["rows"], entry["dim"], entry["dtype"]
+    def _read_index(self, sizes: Mapping[Path, int], digest: object) -> None:
+        """Read the records of all batches; each must lie within its files."""
+        records = self.epochs * self.batches
+        if sizes[self.path / INDEX] != records * BATCH.itemsize:
+            raise ConfigError(f"{INDEX} must have {records} records of {BATCH.itemsize} bytes")
+        self.index = np.empty(records, BATCH)
+        read_into(self.path / INDEX, 0, self.index)
+        if xxhash.xxh3_64_intdigest(self.index.tobytes()) != digest:
+            raise DatasetError(f"{self.path / INDEX} is damaged: it is not the one that {MANIFEST} was written for")
+        for part, name in (("sample", SAMPLES), ("positions", POSITIONS)):
+            offset, length, size = self.index[f"{part}_offset"], self.index[f"{part}_bytes"], sizes[self.path / name]
+            if (offset < 0).any() or (length < 0).any() or (length > size).any() or (offset > size - length).any():
+                raise ConfigError(f"records of {INDEX} must lie in {name}, of {size} bytes")
+
+    def _table(self, entry: dict[str, Any], places: strict.Places) -> PackedTable:
+        key, rows, dim, dtype = (
+            _key(entry["key"]),
+            strict.count(entry, "rows"),
+            strict.count(entry, "dim", 1),
+            strict.text(entry, "dtype"),
+        )
         kind = key.type if isinstance(key.type, str) else ":".join(key.type)
-        row_bytes = RowTable("row", dtype, dim, 0, 1 << 40, (Stripe(self.path, 0, 0),), 1).row_bytes
-        stripe = Stripe(self.path / entry["file"], 0, rows)
+        row_bytes = RowTable("row", dtype, dim, 0, strict.MOST, (Stripe(self.path, 0, 0),), 1).row_bytes
+        if rows * row_bytes >= strict.MOST:
+            raise ConfigError(f"{key} must end before byte 2**62")
+        stripe = Stripe(places.file(strict.text(entry, "file")), 0, rows)
         table = RowTable(f"packed {kind}/{key.name}", dtype, dim, rows, row_bytes, (stripe,), max(1, rows))
-        counts = (entry["hot_rows"], entry["largest_rows"])
-        return PackedTable(table, *counts, entry["regions"], entry["position_bytes"])
+        regions = places.file(strict.text(entry, "regions")).name
+        counts = (strict.count(entry, "hot_rows"), strict.count(entry, "largest_rows"))
+        return PackedTable(table, *counts, regions, strict.count(entry, "position_bytes"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Packed, (str(self.path), self.beyond)
@@ -183,7 +206,8 @@ class Packed:
     def regions(self, key: TableKey) -> NDArray[Any]:
         """Read the records of a table's regions; ``key`` says which table."""
         path = self.path / self.tables[key].regions
-        records = np.empty(path.stat().st_size // REGION.itemsize, REGION)
+        with read_errors(path):
+            records = np.empty(path.stat().st_size // REGION.itemsize, REGION)
         read_into(path, 0, records)
         return records
 
@@ -201,9 +225,13 @@ class PackedReader:
         self.packed = packed
         self.bytes_read = 0
         self._descriptors: dict[str, int] = {}
-        for name in (SAMPLES, POSITIONS):
-            with read_errors(packed.path / name):
-                self._descriptors[name] = os.open(packed.path / name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for name in (SAMPLES, POSITIONS):
+                with read_errors(packed.path / name):
+                    self._descriptors[name] = os.open(packed.path / name, os.O_RDONLY | os.O_CLOEXEC)
+        except BaseException:
+            self.close()
+            raise
 
     def sample(self, record: np.void) -> memoryview:
         """Read the bytes of a sampled batch."""
@@ -212,7 +240,8 @@ class PackedReader:
     def positions(self, record: np.void) -> dict[TableKey, NDArray[np.int64]]:
         """Read where the rows of a batch are in the packed tables, in the order of the batch."""
         data = self._read(POSITIONS, *(int(record[f"positions_{part}"]) for part in ("offset", "bytes", "hash")))
-        return decode_positions(self.packed.tables, data)
+        with strict.damage_in(self.packed.path / POSITIONS):
+            return decode_positions(self.packed.tables, data)
 
     def _read(self, name: str, offset: int, size: int, digest: int) -> memoryview:
         path, out, done = self.packed.path / name, memoryview(bytearray(size)), 0
@@ -245,8 +274,8 @@ def decode_positions(tables: dict[TableKey, PackedTable], data: memoryview) -> d
     """Return what :func:`encode_positions` wrote, by table."""
     counts, found = np.frombuffer(data, "<i8", len(tables)), {}
     offset = counts.nbytes
-    for (key, packed), count in zip(tables.items(), counts, strict=True):
-        part = np.frombuffer(data, packed.position_dtype, int(count), offset)
+    for (key, packed), size in zip(tables.items(), counts, strict=True):
+        part = np.frombuffer(data, packed.position_dtype, strict.as_count(int(size), f"positions of {key}"), offset)
         found[key] = part.astype(np.int64)
         offset += part.nbytes
     return found
@@ -256,7 +285,7 @@ def is_packed(path: str | os.PathLike[str]) -> bool:
     """Return whether a directory holds packed epochs, rather than a dataset or nothing."""
     try:
         document = json.loads(read_file(Path(path) / MANIFEST))
-    except (StorageError, ValueError):
+    except (StorageError, ValueError, RecursionError):
         return False
     return isinstance(document, dict) and document.get("format") == FORMAT
 
@@ -268,4 +297,7 @@ def digest_of(document: dict[str, Any]) -> str:
 
 def _key(stored: list[Any]) -> TableKey:
     kind, name = stored
-    return TableKey(kind if isinstance(kind, str) else tuple(kind), name)
+    if not isinstance(kind, str):
+        source, relation, destination = (strict.as_text(word, "key") for word in kind)
+        return TableKey((source, relation, destination), strict.as_text(name, "key"))
+    return TableKey(kind, strict.as_text(name, "key"))

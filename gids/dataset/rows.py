@@ -36,6 +36,8 @@ def read_rows(table: RowTable, begin: int = 0, end: int | None = None) -> np.nda
         ``uint8[end - begin, row_bytes]``, without padding.
     """
     end = table.num_rows if end is None else end
+    if end > begin:
+        table.check_held(begin, end - 1)
     out = np.empty((end - begin, table.row_bytes), np.uint8)
     for stripe, offset, row, count in pieces(table, begin, end):
         path, target = table.stripes[stripe].path, out[row - begin : row - begin + count]

@@ -31,7 +31,7 @@ Check = Callable[[np.ndarray, int], None]  # integer values about to be written,
 
 
 def dtype_name(dtype: str | np.dtype | type | torch.dtype) -> str:
-    """Give the name that a manifest uses for a numpy or torch dtype."""
+    """Return the name that a manifest uses for a numpy or torch dtype."""
     name = str(dtype).removeprefix("torch.") if isinstance(dtype, str | torch.dtype) else np.dtype(dtype).name
     if name not in DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(DTYPES)} (got {name!r})")

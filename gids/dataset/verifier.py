@@ -65,7 +65,7 @@ def _check_table(
         yield Problem(table.name, 0, max(table.num_rows - 1, 0), message)
         return
     records = np.fromfile(path, checksum.RECORD)
-    for begin, end in blocks(table, file.chunk_rows):
+    for begin, end in _held_blocks(table, file.chunk_rows):
         actual = checksum.chunk_records(read_rows(table, begin, end), file.chunk_rows, pool)
         first = begin // file.chunk_rows
         stored_records = records[first : first + len(actual)]
@@ -76,6 +76,18 @@ def _check_table(
             yield _damage(table, low, high) if row is None else _damage(table, low + row, low + row + 1)
         if progress is not None:
             progress(table.name, end * table.row_bytes, table.total_bytes)
+
+
+def _held_blocks(table: RowTable, chunk_rows: int) -> Iterator[tuple[int, int]]:
+    """Cut what a table holds into ranges of whole chunks; of a part of a table, the chunks that it has whole."""
+    if table.held is None:
+        yield from blocks(table, chunk_rows)
+        return
+    low = -(-table.held[0] // chunk_rows) * chunk_rows
+    high = table.num_rows if table.held[1] == table.num_rows else table.held[1] // chunk_rows * chunk_rows
+    for begin, end in blocks(table, chunk_rows):
+        if max(begin, low) < min(end, high):
+            yield max(begin, low), min(end, high)
 
 
 def _damage(table: RowTable, begin: int, end: int) -> Problem:

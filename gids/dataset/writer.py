@@ -65,7 +65,7 @@ class DatasetWriter:
         Counts; classes are found from the labels where they are left out.
     indptr, indices, weights, edge_ids : array or Tensor
         Edges by destination, with what is stored for each; weights and ids may be left out.
-    **layout, stripes, stripe_rows, row_stride : int, optional
+    stripes, stripe_rows, row_stride : int, optional
         Files that a table is spread over, consecutive rows in each, and bytes from row to row.
     file : RowFile
         Rows that stay where they are.
@@ -180,7 +180,10 @@ class DatasetWriter:
         return writer
 
     def add_features(self, rows: Rows, ntype: str = NODE, name: str = "feat", **layout: int | None) -> None:
-        """Add a whole feature table, ``[num_nodes, dim]``; a memory-mapped array is copied piece by piece."""
+        """Add a whole feature table, ``[num_nodes, dim]``; a memory-mapped array is copied piece by piece.
+
+        ``layout`` is ``stripes``, ``stripe_rows`` and ``row_stride`` of :meth:`features`.
+        """
         _expect_rows(rows, self.num_nodes(ntype), f"{ntype}/{name}")
         copy_rows(rows, self.features(dtype_name(rows.dtype), _width(rows), ntype, name, **layout))
 
@@ -323,7 +326,10 @@ class DatasetWriter:
         return writer
 
     def add_edge_features(self, rows: Rows, etype: EdgeType = EDGE, name: str = "feat", **layout: int | None) -> None:
-        """Add a whole feature table of an edge type, ``[num_edges, dim]``, by edge id."""
+        """Add a whole feature table of an edge type, ``[num_edges, dim]``, by edge id.
+
+        ``layout`` is ``stripes``, ``stripe_rows`` and ``row_stride`` of :meth:`edge_features`.
+        """
         _expect_rows(rows, self._edges(etype), f"{':'.join(etype)}/{name}")
         copy_rows(rows, self.edge_features(dtype_name(rows.dtype), _width(rows), etype, name, **layout))
 

@@ -21,7 +21,7 @@ class Step:
         self._progress.advance(self._task)
 
     def bytes_of(self, table: str) -> Callable[[str, int, int], None]:
-        """Give a function that follows the bytes written of one table of a dataset."""
+        """Return a function that follows the bytes written of one table of a dataset."""
 
         def follow(name: str, done: int, total: int) -> None:
             if name.endswith(table):

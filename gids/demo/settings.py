@@ -33,6 +33,8 @@ class Settings:
         Part of it that the device writes to.
     window, sweep_batches : int
         Batches that the cache sees ahead, and batches read together: few, as every sampled batch takes memory.
+    tile : int
+        Nodes that inference computes in one call of a layer.
     fanouts : tuple of int
         Neighbours sampled per layer; as many layers has the model.
     batch_size, epochs, hidden_dim, learning_rate, dropout
@@ -60,6 +62,7 @@ class Settings:
     staging_bytes: int = 8 << 20
     window: int = 4
     sweep_batches: int = 4
+    tile: int = 1024
     fanouts: tuple[int, ...] = (4, 4, 4)
     batch_size: int = 128
     epochs: int = 3
@@ -79,7 +82,7 @@ class Settings:
 
     @classmethod
     def quick(cls) -> Settings:
-        """Give a graph that is generated and trained on in seconds."""
+        """Return a graph that is generated and trained on in seconds."""
         return cls(
             num_nodes=100_000,
             degree=8.0,
@@ -90,6 +93,7 @@ class Settings:
             budget_bytes=12 << 20,
             host_buffer_bytes=256 << 10,
             staging_bytes=1 << 20,
+            tile=64,
             fanouts=(3, 3, 3),
             batch_size=16,
             hidden_dim=32,

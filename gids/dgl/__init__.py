@@ -29,6 +29,7 @@ from dgl.dataloading import (
 
 from gids.dgl.blocks import to_dgl_blocks
 from gids.dgl.dataloader import DataLoader
+from gids.dgl.infer import ConvLayer
 from gids.dgl.research import GIDS, GIDS_DGLDataLoader
 from gids.dgl.sampler import MultiLayerFullNeighborSampler, MultiLayerNeighborSampler, NeighborSampler, Sampler
 
@@ -36,6 +37,7 @@ __all__ = [
     "GIDS",
     "BlockSampler",
     "ClusterGCNSampler",
+    "ConvLayer",
     "DataLoader",
     "GIDS_DGLDataLoader",
     "LaborSampler",

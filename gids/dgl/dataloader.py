@@ -24,7 +24,7 @@ from gids.dgl.source import Source, resolve_indices
 from gids.errors import ConfigError
 from gids.loader.epochs import EpochLoader, describe_arrangement, describe_ids, describe_sampler
 from gids.loader.feed import BatchBuilder, SamplerFeed, SeedsOfEpoch
-from gids.loader.graph import arrangement_of, as_dataset
+from gids.loader.graph import arrangement_of, as_dataset, feature_tables
 from gids.loader.history import open_history
 from gids.loader.packed import PackedFeed, as_packed, check_identity, open_packed_options, stored_epoch
 from gids.runtime.backend import Backend
@@ -35,7 +35,9 @@ from gids.runtime.options import (
     OutputOptions,
     PipelineOptions,
     RuntimeOptions,
+    SpillOptions,
 )
+from gids.runtime.peers import Sharding
 from gids.sampling import SeedBatch, SeedOrder
 from gids.storage import StorageOptions
 from gids.types import TableKey
@@ -83,24 +85,28 @@ class DataLoader(EpochLoader[Any], dgl.dataloading.DataLoader):  # type: ignore[
     budget : int or str, optional
         Memory for everything this loader holds, e.g. ``"2GiB"``; by default half of what is available.
     memory : MemoryOptions, optional
-        How the budget is used.
+        How the budget is used. A ``history`` needs ``gids=``, :class:`gids.dgl.NeighborSampler` and ``num_workers=0``;
+        ``exchange`` takes what the loader yields, or its blocks.
     pipeline : PipelineOptions, optional
         How far ahead of training to work.
     storage : StorageOptions or str, optional
         How to read; a string names the engine.
     output : OutputOptions, optional
         What a delivered batch is.
+    shards : Shards, optional
+        Feature tables are split over the nodes of a job (:class:`gids.Shards`): rows of other nodes come by the network.
     packed : Packed or path-like, optional
         What :func:`gids.pack` has made of the dataset, which takes the place of the graph, with these seeds, this
         sampler (its ``inner``, where it is one of :mod:`gids.dgl`) and batch size: nothing is sampled, rows are read in
         order. Batches and their order are those of :class:`gids.Loader`.
-    history : HistoryOptions, optional
-        Use embeddings of the last batches instead of computing them again: fewer rows, approximate. Needs ``gids=``,
-        :class:`gids.dgl.NeighborSampler` and ``num_workers=0``; the model calls ``loader.history.exchange(h, batch)``
-        before its last layer, where ``batch`` is what the loader yields, or its blocks.
+    input_features : str, optional
+        Name of a table of nodes in ``gids=`` whose rows for all input nodes are the last part of every batch (by node
+        type on a heterograph), whatever the sampler prefetches.
     order : OrderOptions, optional
         Which seeds meet in a batch, by ``parts`` and ``parts_per_group``; needs ``gids=`` and ``shuffle=True``. Ranks and
         incomplete batches are as ``use_ddp`` and ``drop_last`` say: each rank orders its own seeds.
+    spill : SpillOptions, int or str, optional
+        Disk space, e.g. ``"64GiB"``, through which rows may go where that costs less, as in :class:`gids.Loader`.
     **kwargs
         Of PyTorch's DataLoader, as in DGL: ``num_workers``, ``persistent_workers``, ``prefetch_factor``,
         ``worker_init_fn``, ``timeout``, ...
@@ -142,9 +148,11 @@ class DataLoader(EpochLoader[Any], dgl.dataloading.DataLoader):  # type: ignore[
         pipeline: PipelineOptions | None = None,
         storage: StorageOptions | str | None = None,
         output: OutputOptions | None = None,
+        shards: Sharding | None = None,
         packed: Packed | str | os.PathLike[str] | None = None,
-        history: HistoryOptions | None = None,
+        input_features: str | None = None,
         order: OrderOptions | None = None,
+        spill: SpillOptions | int | str | None = None,
         **kwargs: Any,
     ):
         self._begin()
@@ -161,17 +169,25 @@ class DataLoader(EpochLoader[Any], dgl.dataloading.DataLoader):  # type: ignore[
             pipeline=PipelineOptions() if pipeline is None else pipeline,
             storage=storage,
             output=OutputOptions() if output is None else output,
+            shards=shards,
             device=_device(device, graph, use_uva),
             seed=getattr(graph_sampler, "seed", 0) if isinstance(graph_sampler, Sampler) else 0,
+            spill=spill,
         )
         if isinstance(graph, Dataset | str | os.PathLike):
             dataset = as_dataset(graph)
             gids = dataset if gids is None else gids
             graph = DatasetGraph(dataset, self.options)
+        elif not isinstance(graph, dgl.DGLGraph | DatasetGraph):
+            as_dataset(graph)  # raises, and says which call converts it
         elif self.options.memory.topology == "disk":
             raise ConfigError("topology 'disk' needs the dataset in the place of the graph (got a DGL graph)")
         self.gids = None if gids is None else as_dataset(gids)
+        self._beside: list[TableKey] = []
+        if self.gids is None and input_features is not None:
+            raise ConfigError(f"input_features must be given with gids= (got {input_features!r} without)")
         if self.gids is not None:
+            self._beside = feature_tables(self.gids, input_features, "input_features")
             given = {"gpu_cache": gpu_cache} | kwargs
             for name, why in REFUSED.items():
                 if given.get(name) is not None and not isinstance(given[name], CollateWrapper):
@@ -200,8 +216,8 @@ class DataLoader(EpochLoader[Any], dgl.dataloading.DataLoader):  # type: ignore[
             **kwargs,
         )
         self._order, self._parts = order, self._by_parts(order)
-        if history is not None:
-            self._open_history(history)
+        if self.options.memory.history is not None:
+            self._open_history(self.options.memory.history)
         if self.gids is not None:
             if isinstance(graph_sampler, Sampler):
                 self._epoch = graph_sampler.epoch
@@ -282,11 +298,6 @@ class DataLoader(EpochLoader[Any], dgl.dataloading.DataLoader):  # type: ignore[
                 "graph_sampler must be a sampler of gids where a dataset takes the place of the graph "
                 f"(got {type(sampler).__name__}): use gids.dgl.NeighborSampler, or give a DGL graph and gids="
             )
-
-    @property
-    def _beside(self) -> list[TableKey]:
-        """Tables whose rows are delivered beside the batch; the research code has one."""
-        return []
 
     @property
     def _replays(self) -> bool:

@@ -22,7 +22,6 @@ from gids.errors import ConfigError
 from gids.loader.graph import as_dataset
 from gids.runtime.options import MemoryOptions, PipelineOptions
 from gids.table import DTYPES
-from gids.types import TableKey
 
 _GIB = 1 << 30
 
@@ -229,8 +228,6 @@ class GIDS_DGLDataLoader(DataLoader):
             table = GIDS.dataset.feature_table(ntype, GIDS.feature)
             if table.dim != dim:
                 raise ConfigError(f"dim must be {table.dim}, that of {table.name} (got {dim})")
-        self.GIDS_Loader = GIDS
-        self._wait_s = 0.0
         super().__init__(
             graph,
             indices,
@@ -243,16 +240,15 @@ class GIDS_DGLDataLoader(DataLoader):
             shuffle=shuffle,
             use_alternate_streams=use_alternate_streams,
             gids=GIDS.dataset,
+            input_features=GIDS.feature,
             budget=GIDS._budget,
             memory=GIDS.memory_options(),
             pipeline=GIDS.pipeline_options(),
             **kwargs,
         )
+        self.GIDS_Loader = GIDS
+        self._wait_s = 0.0
         GIDS._loader = self
-
-    @property
-    def _beside(self) -> list[TableKey]:
-        return [TableKey(ntype, self.GIDS_Loader.feature) for ntype in self.GIDS_Loader._types()]
 
     def __iter__(self) -> Iterator[Any]:
         """Begin an epoch."""

@@ -8,10 +8,25 @@ from types import ModuleType
 from typing import Any
 
 from gids.dataset import Dataset
-from gids.infer.layers import ConvLayer, LayerBlock
-from gids.infer.run import Inference, infer
+from gids.infer.call import infer
+from gids.infer.evaluate import Accuracy, LinkRanks, accuracy, link_ranks
+from gids.infer.export import to_parquet
+from gids.infer.layers import BlockLayer, ConvLayer, LayerBlock
+from gids.infer.run import Inference, InferOptions
 
-__all__ = ["ConvLayer", "Inference", "LayerBlock", "infer"]
+__all__ = [
+    "Accuracy",
+    "BlockLayer",
+    "ConvLayer",
+    "InferOptions",
+    "Inference",
+    "LayerBlock",
+    "LinkRanks",
+    "accuracy",
+    "infer",
+    "link_ranks",
+    "to_parquet",
+]
 
 
 class _CallableModule(ModuleType):

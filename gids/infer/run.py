@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,132 +18,64 @@ from torch import Tensor
 from gids._native import ThreadPool
 from gids.budget import default_budget
 from gids.dataset import Dataset, DatasetWriter, TableWriter, open_dataset
+from gids.dataset.build import safe_name
+from gids.dataset.extend import add_features, check_addable
+from gids.dataset.manifest import MANIFEST
 from gids.dataset.table_writer import Progress, dtype_name
 from gids.dataset.writer import copy_rows
 from gids.errors import ConfigError, DatasetError
-from gids.infer.layers import LayerFunction, check_device, digest_of, evaluating, layers_of
-from gids.infer.memory import DISK_TOPOLOGY_SHARE, TOPOLOGY_SHARE, divide, staging_bytes
-from gids.infer.schedule import LayerPlan, RowKind, largest_need, needed_types, plan_layer
-from gids.infer.sweep import LayerSweep, Sources, SweepFacts, widened
-from gids.infer.tiles import TileMaker, check_weights, count_out_degrees, out_degrees_bytes
-from gids.ledger import Ledger
+from gids.infer.feed import Graph
+from gids.infer.layers import ConvLayer, LayerFunction, check_device, compute_device, digest_of, evaluating, layers_of
+from gids.infer.results import HIDDEN, Results
+from gids.infer.scan import ScanSweep, check_scan
+from gids.infer.schedule import LayerPlan, RowKind, kinds_of, needed_types, plan_layer
+from gids.infer.sweep import LayerSweep, SweepFacts
+from gids.infer.tiles import check_weights, count_out_degrees, far_uses, out_degrees_bytes
+from gids.loader.graph import as_dataset, open_topology
+from gids.partition.stored import load, save, stored_names
+from gids.runtime.options import MemoryOptions, OutputOptions, PipelineOptions, RuntimeOptions
 from gids.sampling import Topology
 from gids.sampling.sampler import Fanout, check_fanouts
-from gids.sampling.topology import topology_bytes
-from gids.storage import RowReader, StorageOptions
-from gids.table import DTYPES, RowTable
+from gids.storage import StorageOptions
+from gids.table import RowTable
 from gids.types import EdgeType
 from gids.units import format_bytes, parse_bytes
 
-#: Table of an intermediate layer.
-HIDDEN = "rows"
 
+@dataclass(frozen=True)
+class InferOptions:
+    """What is computed of which tables, and how; see :func:`gids.infer.infer`."""
 
-def infer(
-    model: Any,
-    dataset: Dataset | str | os.PathLike[str],
-    out: str | os.PathLike[str],
-    *,
-    budget: int | str | None = None,
-    features: str | Mapping[str, str] = "feat",
-    edge_features: str | None = None,
-    edge_weights: bool = False,
-    fanouts: Sequence[Fanout] | None = None,
-    seed: int = 0,
-    nodes: Sequence[str] | None = None,
-    name: str = "embedding",
-    dtype: str | None = None,
-    rows: bool = True,
-    top_k: int | None = None,
-    tile: int | None = None,
-    device: str = "cpu",
-    storage: StorageOptions | None = None,
-    overwrite: bool = False,
-    stripe_dirs: Sequence[str | os.PathLike[str]] = (),
-    progress: Progress | None = None,
-) -> Dataset:
-    """Run a model over every node, layer by layer, and write the results as a dataset.
-
-    Features and every layer stay on disk; memory stays within the budget. The results are those of the same layers in
-    memory, and the same to the bit for every budget. A killed run goes on where it was when the same call is made again.
-
-    Parameters
-    ----------
-    model : Module or sequence of callables
-        One of :mod:`gids.models`, a module with ``inference_layers()``, or functions of (block, rows); see
-        docs/inference.md.
-    dataset : Dataset or path-like
-        Graph and features.
-    out : path-like
-        Dataset to make; it appears when everything is on disk.
-    budget : int or str, optional
-        Memory for everything but the model itself; by default half of what is available.
-    features : str or mapping of str to str
-        Feature table that the first layer reads, by node type where they differ.
-    edge_features : str, optional
-        Table whose rows are ``block.edge_features``.
-    edge_weights : bool
-        Whether blocks have the stored weights of their edges.
-    fanouts : sequence of int or mapping, optional
-        In-edges drawn per node and layer, first layer first, instead of all: the same for every run with ``seed``.
-    seed : int
-        Of that draw.
-    nodes : sequence of str, optional
-        Node types to compute; by default all that have in-edges.
-    name : str
-        Of the table of results.
-    dtype : str, optional
-        What results are stored as, e.g. ``"float16"``; by default as computed. Layers between are stored as computed.
-    rows : bool
-        Whether the results themselves are written; without them there is only ``top_k``.
-    top_k : int, optional
-        Also write the ``k`` classes with the highest values of each node, best first, ties by number: tables
-        ``<name>_class`` (int32) and ``<name>_score``.
-    tile : int, optional
-        Destinations that a layer computes in one call; by default by the graph and the size of rows. A part of the
-        result: matrix products of another size may add in another order.
-    device : str
-        ``"cpu"``; others are refused.
-    storage : StorageOptions, optional
-        How rows are read.
-    overwrite : bool
-        Replace an existing dataset at the end.
-    stripe_dirs : sequence of path-like
-        Directories that the results are spread over, one for each drive.
-    progress : callable, optional
-        Called as ``progress(table, bytes_done, bytes_total)``.
-
-    Returns
-    -------
-    Dataset
-        With the table ``name`` of each node type, and its original ids where the nodes were relabelled.
-    """
-    return Inference(
-        model,
-        dataset,
-        out,
-        budget=budget,
-        features=features,
-        edge_features=edge_features,
-        edge_weights=edge_weights,
-        fanouts=fanouts,
-        seed=seed,
-        nodes=nodes,
-        name=name,
-        dtype=dtype,
-        rows=rows,
-        top_k=top_k,
-        tile=tile,
-        device=device,
-        storage=storage,
-        overwrite=overwrite,
-        stripe_dirs=stripe_dirs,
-        progress=progress,
-    ).run()
+    budget: int | str | None = None
+    features: str | Mapping[str, str] = "feat"
+    edge_features: str | None = None
+    edge_weights: bool = False
+    fanouts: Sequence[Fanout] | None = None
+    seed: int = 0
+    scan: bool = False
+    nodes: Sequence[str] | None = None
+    name: str = "embedding"
+    dtype: str | None = None
+    rows: bool = True
+    top_k: int | None = None
+    tile: int | None = None
+    device: torch.device | str = "cpu"
+    device_budget: int | str | None = None
+    storage: StorageOptions | str | None = None
+    overwrite: bool = False
+    stripe_dirs: Sequence[str | os.PathLike[str]] = ()
+    progress: Progress | None = None
 
 
 class Inference:
-    """One job; arguments as in :func:`infer`.
+    """One job.
+
+    Parameters
+    ----------
+    model, dataset, out
+        As in :func:`gids.infer.infer`.
+    options : InferOptions
+        Everything else.
 
     Attributes
     ----------
@@ -154,54 +87,58 @@ class Inference:
         self,
         model: Any,
         dataset: Dataset | str | os.PathLike[str],
-        out: str | os.PathLike[str],
-        *,
-        budget: int | str | None = None,
-        features: str | Mapping[str, str] = "feat",
-        edge_features: str | None = None,
-        edge_weights: bool = False,
-        fanouts: Sequence[Fanout] | None = None,
-        seed: int = 0,
-        nodes: Sequence[str] | None = None,
-        name: str = "embedding",
-        dtype: str | None = None,
-        rows: bool = True,
-        top_k: int | None = None,
-        tile: int | None = None,
-        device: str = "cpu",
-        storage: StorageOptions | None = None,
-        overwrite: bool = False,
-        stripe_dirs: Sequence[str | os.PathLike[str]] = (),
-        progress: Progress | None = None,
+        out: str | os.PathLike[str] | None = None,
+        options: InferOptions | None = None,
     ):
-        self.dataset = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-        self.model, self.out = model, Path(out).absolute()
-        if torch.device(device).type != "cpu":
-            raise ConfigError(f"device must be 'cpu' for inference: layers are computed there (got {device!r})")
-        check_device(model)
+        self.options = given = InferOptions() if options is None else options
+        self.dataset, self.model = as_dataset(dataset), model
+        self._added = out is None
+        self.out = self.dataset.path / f".{safe_name(given.name)}.added" if out is None else Path(out).absolute()
+        self.device = torch.device(given.device)
+        check_device(model, self.device)
         self.layers: list[LayerFunction] = layers_of(model)
-        self.budget = default_budget() if budget is None else parse_bytes(budget, "budget")
-        self.fanouts: list[Fanout] = [-1] * len(self.layers) if fanouts is None else check_fanouts(fanouts)
+        self.budget = default_budget() if given.budget is None else parse_bytes(given.budget, "budget")
+        self.fanouts: list[Fanout] = [-1] * len(self.layers) if given.fanouts is None else check_fanouts(given.fanouts)
         if len(self.fanouts) != len(self.layers):
             raise ConfigError(f"fanouts must be one for each of {len(self.layers)} layers (got {len(self.fanouts)})")
-        if edge_weights:
+        if given.edge_weights:
             check_weights(self.dataset, self.dataset.edge_types, self.fanouts)
-        if top_k is not None and top_k < 1:
-            raise ConfigError(f"top_k must be at least 1 (got {top_k})")
-        if not rows and top_k is None:
-            raise ConfigError("rows must be written, or top_k be given (got neither)")
-        if tile is not None and tile < 1:
-            raise ConfigError(f"tile must be at least 1 (got {tile})")
-        if dtype is not None and not DTYPES[dtype_name(dtype)].is_floating_point:
-            raise ConfigError(f"dtype of results must be floating point (got {dtype!r})")
-        self.nodes = self._output_types(nodes)
-        self.tables = self._feature_tables(features)
-        self.edge_tables = self._edge_feature_tables(edge_features)
-        self.edge_weights, self.seed, self.name, self.dtype, self.top_k = edge_weights, seed, name, dtype, top_k
-        self._rows, self._tile, self._overwrite, self._stripe_dirs = rows, tile, overwrite, stripe_dirs
-        self._storage, self._progress = storage or StorageOptions(), progress
-        self._storage = replace(self._storage, staging_bytes=staging_bytes(self.budget))
-        self.ledger = Ledger(self.budget)
+        if given.scan:
+            drawn = any(fanout != -1 for fanout in self.fanouts)
+            elsewhere = self.device.type != "cpu"
+            edges = {"edge_features": given.edge_features is not None, "edge_weights": given.edge_weights}
+            check_scan(self.dataset, self.layers, edges | {"fanouts": drawn, "another device": elsewhere})
+        if given.tile is not None and given.tile < 1:
+            raise ConfigError(f"tile must be at least 1 (got {given.tile})")
+        self.results = Results(given.name, given.dtype, given.rows, given.top_k)
+        self.nodes = self._output_types(given.nodes)
+        self.tables = self._feature_tables(given.features)
+        self.edge_tables = self._edge_feature_tables(given.edge_features)
+        self.weight_tables: dict[EdgeType, RowTable] = {}
+        for etype in self.dataset.edge_types if given.edge_weights else ():
+            table = self.dataset.edge_weight_table(etype)
+            assert table is not None  # as checked above
+            self.weight_tables[etype] = table
+        half = (torch.float16, torch.bfloat16)
+        read = [*self.tables.values(), *self.edge_tables.values()]
+        widen = any(table.torch_dtype in half for table in read)
+        if widen and any(table.torch_dtype == torch.float64 for table in read):
+            raise ConfigError("features must not mix float64 with half precision (got both)")
+        self.runtime_options = RuntimeOptions(
+            budget=self.budget,
+            # A row is kept from its first use on, by how often it will be asked for again; none is read beforehand.
+            memory=MemoryOptions(
+                topology="disk" if given.scan else None,
+                topology_budget=0 if given.scan else None,  # a scan reads edges by itself
+                device_budget=given.device_budget,
+                host_buffer=0,
+                popularity=True,
+            ),
+            pipeline=PipelineOptions(),
+            storage=given.storage,
+            output=OutputOptions(labels=False, dtype=torch.float32 if widen else None),
+            device=self.device if self.device.type == "cuda" else None,
+        )
         self.facts: dict[str, Any] = {}
 
     def _output_types(self, nodes: Sequence[str] | None) -> list[str]:
@@ -236,173 +173,116 @@ class Inference:
 
     @property
     def job(self) -> dict[str, Any]:
-        """What decides the results: a killed run is continued by an equal job only."""
+        """What decides the rows of every layer: a killed run is continued by an equal job only."""
+        given = self.options
         return {
             "infer": self.dataset.id,
-            "model": digest_of(self.model),
+            "model": digest_of(self.model, self.layers),
             "layers": len(self.layers),
             "features": {ntype: table.name for ntype, table in self.tables.items()},
             "edge_features": sorted(table.name for table in self.edge_tables.values()),
-            "edge_weights": self.edge_weights,
+            "edge_weights": given.edge_weights,
             "fanouts": [str(fanout) for fanout in self.fanouts],
-            "seed": self.seed,
+            "seed": given.seed,
+            "scan": given.scan,
             "nodes": self.nodes,
-            "tile": self._tile,
+            "tile": given.tile,
+            "device": self.device.type,
         }
 
     def run(self) -> Dataset:
-        """Compute everything and give the finished dataset."""
+        """Compute everything and return the finished dataset."""
         begin = time.perf_counter()
-        written = {"name": self.name, "dtype": self.dtype, "rows": self._rows, "top_k": self.top_k}
+        given = self.options
+        written = asdict(self.results)
+        if self._added:
+            check_addable(self.dataset, self.nodes, self.results.names, overwrite=given.overwrite)
+            if (self.out / MANIFEST).exists():  # complete, and killed before it was added
+                made = open_dataset(self.out)
+                if made.attributes["inference"] == json.loads(json.dumps(self.job | {"results": written})):
+                    return self._add(made)
         writer = DatasetWriter(
             self.out,
-            overwrite=self._overwrite,
-            job=self.job | written,
-            stripe_dirs=self._stripe_dirs,
-            attributes={"inference": self.job | written},
-            progress=self._progress,
+            overwrite=given.overwrite or self._added,
+            job=self.job | {"results": written, "stripe_dirs": [str(home) for home in given.stripe_dirs]},
+            stripe_dirs=given.stripe_dirs,
+            attributes={"inference": self.job | {"results": written}},
+            progress=given.progress,
         )
-        with writer, evaluating(self.model), ExitStack() as stack:
-            plans, makers = self.prepare(stack)
-            self._require_space(plans)
+        with writer, evaluating(self.model), Opened(self) as opened:
+            self._require_space(opened.plans)
             tables, layer_facts = self.tables, []
-            for number, plan in enumerate(plans):
-                last = number == len(plans) - 1
+            for number, plan in enumerate(opened.plans):
                 began = time.perf_counter()
-                if last:
-                    facts = self._final_layer(writer, plan, makers[number], tables)
+                if number == len(opened.plans) - 1:
+                    facts = self._final_layer(writer, opened, plan, tables)
                 else:
-                    tables, facts = self._hidden_layer(writer, plan, makers[number], tables)
-                layer_facts.append(facts | {"seconds": time.perf_counter() - began})
+                    tables, facts = self._hidden_layer(writer, opened, plan, tables)
+                layer_facts.append(asdict(facts) | {"seconds": time.perf_counter() - began})
             dataset = writer.finish()
+        if self._added:
+            dataset = self._add(dataset)
         self.facts = {"seconds": time.perf_counter() - begin, "layers": layer_facts, "budget_bytes": self.budget}
-        self.facts["memory"] = {part: asdict(usage) for part, usage in self.ledger.usage().items()}
         for what in ("bytes_read", "bytes_written"):
             self.facts[what] = sum(facts[what] for facts in layer_facts)
         return dataset
 
-    def prepare(self, stack: ExitStack) -> tuple[list[LayerPlan], list[TileMaker]]:
-        """Open the graph and try every layer; what is opened is closed by ``stack``."""
-        topology = self._open_topology()
-        stack.callback(topology.close)
-        self.ledger.account("topology", topology.resident_bytes()).take(topology.resident_bytes())
-        degrees = self._out_degrees()
-        readers = len(self.tables) + len(self.edge_tables)
-        staging = readers * self._storage.staging_bytes
-        self.ledger.account("staging", staging).take(staging)
-        pool = ThreadPool(len(os.sched_getaffinity(0)), "gids-infer")
-        needed = needed_types(self.dataset, self.nodes, len(self.layers))
-        kinds = {ntype: RowKind(t.dim, widened(t.torch_dtype)) for ntype, t in self.tables.items()}
-        plans, makers = [], []
-        for number, layer in enumerate(self.layers):
-            maker = TileMaker(
-                self.dataset,
-                topology,
-                self.fanouts[number],
-                self.seed,
-                len(self.layers) - 1 - number,
-                edge_ids=bool(self.edge_tables),
-                weights=self.edge_weights,
-                out_degrees=degrees if getattr(layer, "needs_out_degrees", False) else None,
-                pool=pool,
-            )
-            with torch.inference_mode():
-                plan = plan_layer(
-                    self.dataset, layer, number, maker, kinds, needed[number + 1], self.edge_tables, self._tile
-                )
-            plans.append(plan)
-            makers.append(maker)
-            kinds = {ntype: RowKind(of.trial.dim, of.trial.dtype) for ntype, of in plan.types.items()}
-        if self.top_k is not None:
-            for ntype, of in plans[-1].types.items():
-                if of.trial.dim < self.top_k:
-                    raise ConfigError(
-                        f"top_k must be at most the {of.trial.dim} values of {ntype!r} (got {self.top_k})"
-                    )
-        return plans, makers
-
-    def _open_topology(self) -> Topology:
-        if topology_bytes(self.dataset) <= TOPOLOGY_SHARE * self.budget:
-            return Topology.from_dataset(self.dataset)
-        try:
-            return Topology.from_dataset(self.dataset, on_disk=True, budget=int(DISK_TOPOLOGY_SHARE * self.budget))
-        except ConfigError:  # less than the offsets take: the least that works, which the budget must then bear
-            return Topology.from_dataset(self.dataset, on_disk=True, budget=0)
-
-    def _out_degrees(self) -> dict[EdgeType, Any] | None:
-        if not any(getattr(layer, "needs_out_degrees", False) for layer in self.layers):
-            return None
-        if any(fanout != -1 for fanout in self.fanouts):
-            raise ConfigError(
-                "fanouts must be -1 for layers that need the degrees of the whole graph, such as GCN's "
-                f"(got {self.fanouts})"
-            )
-        size = out_degrees_bytes(self.dataset)
-        self.ledger.account("degrees", self.budget).reserve(size)
-        return count_out_degrees(self.dataset)
-
-    @property
-    def standing_bytes(self) -> int:
-        """Memory that stays in use through every layer."""
-        return sum(self.ledger.account(part).used for part in ("topology", "degrees", "staging"))
+    def _add(self, made: Dataset) -> Dataset:
+        """Make the results tables of the dataset; its partitions, which name it by its contents, go with it."""
+        parts = {name: load(self.dataset, name) for name in stored_names(self.dataset)}
+        dataset = add_features(self.dataset, made, overwrite=self.options.overwrite)
+        for name, partition in parts.items():
+            save(dataset, replace(partition, dataset_id=dataset.id), name, overwrite=True)
+        return dataset
 
     def _require_space(self, plans: list[LayerPlan]) -> None:
         """Refuse a disk on which the largest two layers in a row do not fit, beside what is there already."""
-        sizes = [self.layer_bytes(plan, number == len(plans) - 1) for number, plan in enumerate(plans)]
+        sizes = [self.layer_bytes(plan) for plan in plans]
+        if self.options.stripe_dirs:  # of which TableWriter says what they lack; the layers between are here
+            sizes[-1] = 0
         most = max(sum(sizes[max(0, number - 1) : number + 1]) for number in range(len(sizes)))
         partial = self.out.parent / f".{self.out.name}.partial"
         there = sum(path.stat().st_blocks * 512 for path in partial.rglob("*") if path.is_file())
         free = shutil.disk_usage(self.out.parent).free
-        if not self._stripe_dirs and most - there > free:
+        if most - there > free:
             raise DatasetError(
                 f"layers and results need {format_bytes(most - there)} on the disk of {self.out.parent}, which has "
                 f"{format_bytes(free)} free: free some space and run the command again"
             )
 
-    def layer_bytes(self, plan: LayerPlan, last: bool) -> int:
+    def results_of(self, plan: LayerPlan) -> Results:
+        """Return what is written of a layer."""
+        return self.results if plan.number == len(self.layers) - 1 else Results(f"{HIDDEN}-{plan.number}")
+
+    def layer_bytes(self, plan: LayerPlan) -> int:
         """Return the bytes that a layer writes."""
-        total = 0
+        results = self.results_of(plan)
+        return sum(
+            self.dataset.num_nodes(ntype) * results.row_bytes(of.trial.dim, of.trial.dtype)
+            for ntype, of in plan.types.items()
+        )
+
+    def _writers(self, writer: DatasetWriter, plan: LayerPlan) -> dict[str, dict[str, TableWriter]]:
+        results, writers = self.results_of(plan), {}
         for ntype, of in plan.types.items():
-            kinds = (
-                self._final_kinds(of.trial.dim, of.trial.dtype) if last else {HIDDEN: (of.trial.dim, of.trial.dtype)}
-            )
-            width = sum(dim * kind.itemsize for dim, kind in kinds.values())
-            total += self.dataset.num_nodes(ntype) * width
-        return total
-
-    def _final_kinds(self, dim: int, computed: torch.dtype) -> dict[str, tuple[int, torch.dtype]]:
-        stored = computed if self.dtype is None else DTYPES[dtype_name(self.dtype)]
-        kinds = {self.name: (dim, stored)} if self._rows else {}
-        if self.top_k is not None:
-            kinds[f"{self.name}_class"] = (self.top_k, torch.int32)
-            kinds[f"{self.name}_score"] = (self.top_k, stored)
-        return kinds
-
-    def _finish_rows(self, rows: Tensor) -> dict[str, Tensor]:
-        kinds = self._final_kinds(rows.shape[1], rows.dtype)
-        found = {self.name: rows.to(kinds[self.name][1])} if self._rows else {}
-        if self.top_k is not None:
-            scores, classes = rows.sort(dim=1, descending=True, stable=True)
-            found[f"{self.name}_class"] = classes[:, : self.top_k].to(torch.int32).contiguous()
-            found[f"{self.name}_score"] = scores[:, : self.top_k].to(kinds[f"{self.name}_score"][1]).contiguous()
-        return found
+            writer.add_nodes(self.dataset.num_nodes(ntype), ntype)
+            kinds = results.kinds(of.trial.dim, of.trial.dtype)
+            writers[ntype] = {
+                name: writer.features(dtype_name(kind), dim, ntype, name) for name, (dim, kind) in kinds.items()
+            }
+        return writers
 
     def _hidden_layer(
-        self, writer: DatasetWriter, plan: LayerPlan, maker: TileMaker, tables: dict[str, RowTable]
-    ) -> tuple[dict[str, RowTable], dict[str, Any]]:
+        self, writer: DatasetWriter, opened: Opened, plan: LayerPlan, tables: dict[str, RowTable]
+    ) -> tuple[dict[str, RowTable], SweepFacts]:
         """Compute a layer into a dataset of its own among the work files; the one before is then removed."""
         path = writer.work / f"layer-{plan.number}"
         later = any((writer.work / f"layer-{n}").exists() for n in range(plan.number + 1, len(self.layers)))
-        facts: dict[str, Any] = {"bytes_read": 0, "bytes_written": 0}
+        facts = SweepFacts()
         if not path.exists() and not later:
-            with DatasetWriter(path, job=self.job | {"layer": plan.number}, progress=self._progress) as hidden:
-                writers: dict[str, dict[str, TableWriter]] = {}
-                for ntype, of in plan.types.items():
-                    hidden.add_nodes(self.dataset.num_nodes(ntype), ntype)
-                    name = f"{HIDDEN}-{plan.number}"
-                    table = hidden.features(dtype_name(of.trial.dtype), of.trial.dim, ntype, name)
-                    writers[ntype] = {HIDDEN: table}
-                facts = self._sweep(plan, maker, tables, writers, last=False)
+            job = self.job | {"layer": plan.number}
+            with DatasetWriter(path, job=job, progress=self.options.progress) as hidden:
+                facts = opened.sweep(plan, tables).run(self._writers(hidden, plan))
         if plan.number:
             shutil.rmtree(writer.work / f"layer-{plan.number - 1}", ignore_errors=True)
         if not path.exists():
@@ -411,55 +291,118 @@ class Inference:
         return {ntype: done.feature_table(ntype, f"{HIDDEN}-{plan.number}") for ntype in plan.types}, facts
 
     def _final_layer(
-        self, writer: DatasetWriter, plan: LayerPlan, maker: TileMaker, tables: dict[str, RowTable]
-    ) -> dict[str, Any]:
-        writers: dict[str, dict[str, TableWriter]] = {}
-        for ntype, of in plan.types.items():
-            writer.add_nodes(self.dataset.num_nodes(ntype), ntype)
-            writers[ntype] = {
-                name: writer.features(dtype_name(kind), dim, ntype, name)
-                for name, (dim, kind) in self._final_kinds(of.trial.dim, of.trial.dtype).items()
-            }
+        self, writer: DatasetWriter, opened: Opened, plan: LayerPlan, tables: dict[str, RowTable]
+    ) -> SweepFacts:
+        writers = self._writers(writer, plan)
+        for ntype in plan.types:
             ids = self.dataset.original_ids(ntype)
             if ids is not None:
                 copy_rows(ids, writer.original_ids(ntype))
-        return self._sweep(plan, maker, tables, writers, last=True)
+        return opened.sweep(plan, tables).run(writers)
 
-    def _sweep(
-        self,
-        plan: LayerPlan,
-        maker: TileMaker,
-        tables: dict[str, RowTable],
-        writers: Mapping[str, Mapping[str, TableWriter]],
-        *,
-        last: bool,
-    ) -> dict[str, Any]:
-        out_bytes = max(sum(w.table.row_bytes for w in of.values()) for of in writers.values())
-        room = self.budget - self.standing_bytes
-        need = largest_need(self.dataset, plan, maker, self.edge_tables, out_bytes, room)
-        memory = divide(self.ledger, self.standing_bytes, need, plan.number)
-        total, written = SweepFacts(), 0
-        with ExitStack() as stack:
-            dtypes = {ntype: plan.inputs[ntype].dtype for ntype in tables}
-            nodes = {ntype: stack.enter_context(RowReader(t, self._storage)) for ntype, t in tables.items()}
-            edges = {etype: stack.enter_context(RowReader(t, self._storage)) for etype, t in self.edge_tables.items()}
-            sources = Sources(nodes, edges, dtypes)
-            for ntype, of in plan.types.items():
-                finish = self._finish_rows if last else (lambda rows: {HIDDEN: rows})
-                sweep = LayerSweep(
-                    self.layers[plan.number],
-                    plan.number,
-                    maker,
-                    sources,
-                    memory,
-                    self.ledger,
-                    of.trial,
-                    finish,
-                    writers[ntype],
+
+@dataclass
+class Opened:
+    """The graph of a job in memory or on disk, and every layer tried; closed at the end of a ``with``."""
+
+    job: Inference
+    plans: list[LayerPlan] = field(default_factory=list)
+
+    def __enter__(self) -> Opened:
+        job = self.job
+        self._stack = ExitStack()
+        self.pool = ThreadPool(len(os.sched_getaffinity(0)), "gids-infer")
+        self.topology: Topology = open_topology(job.dataset, job.runtime_options)
+        self._stack.callback(self.topology.close)
+        try:
+            self.order: dict[str, Tensor] = {}
+            self._scores: dict[str, Any] | None = None
+            self._degrees = self._out_degrees()
+            self._plan_layers()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def _out_degrees(self) -> dict[EdgeType, Any] | None:
+        job = self.job
+        if not any(getattr(layer, "needs_out_degrees", False) for layer in job.layers):
+            return None
+        if any(fanout != -1 for fanout in job.fanouts):
+            raise ConfigError(
+                "fanouts must be -1 for layers that need the degrees of the whole graph, such as GCN's "
+                f"(got {job.fanouts})"
+            )
+        size = out_degrees_bytes(job.dataset)
+        if size > job.budget:
+            raise ConfigError(
+                f"budget must hold the degrees of every node, {format_bytes(size)} (got {format_bytes(job.budget)})"
+            )
+        return count_out_degrees(job.dataset)
+
+    def _plan_layers(self) -> None:
+        job, given = self.job, self.job.options
+        needed = needed_types(job.dataset, job.nodes, len(job.layers))
+        kinds = kinds_of(job.tables)
+        for number, layer in enumerate(job.layers):
+            with torch.inference_mode():
+                plan = plan_layer(
+                    job.dataset,
+                    self.topology,
+                    layer,
+                    number,
+                    job.fanouts[number],
+                    kinds,
+                    needed[number + 1],
+                    edge_tables=job.edge_tables,
+                    weights=given.edge_weights,
+                    tile=given.tile,
+                    device=compute_device(job.device),
+                    order=self.order,
                 )
-                found = sweep.run(ntype, of.bounds)
-                written += found.rows * sum(w.table.row_bytes for w in writers[ntype].values())
-                total.add(found)
-            bytes_read = sources.bytes_read()
-        facts = vars(total) | {"bytes_read": bytes_read, "bytes_written": written}
-        return facts | {"block_bytes": memory.rows, "tile": {ntype: of.tile for ntype, of in plan.types.items()}}
+            self.plans.append(plan)
+            kinds = {ntype: RowKind(of.trial.dim, of.trial.dtype) for ntype, of in plan.types.items()}
+        for of in self.plans[-1].types.values():
+            job.results.kinds(of.trial.dim, of.trial.dtype)  # refuses a top_k that is too large
+        for plan in self.plans if given.scan else ():  # every layer is as long as the features
+            sweep = self.sweep(plan, job.tables)
+            assert isinstance(sweep, ScanSweep)
+            sweep.parts(sweep.of_type.tiles)  # refuses a budget that is too small before anything is computed
+
+    def _popular(self) -> dict[str, Any]:
+        if self._scores is None:
+            nearest = max(of.tile for of in self.plans[0].types.values())
+            self._scores = far_uses(self.job.dataset, nearest)
+        return self._scores
+
+    def sweep(self, plan: LayerPlan, tables: Mapping[str, RowTable]) -> LayerSweep | ScanSweep:
+        """Return the computation of a layer over rows of some tables."""
+        job, layer = self.job, self.job.layers[plan.number]
+        graph = Graph(
+            job.dataset,
+            self.topology,
+            job.fanouts[plan.number],
+            job.options.seed,
+            len(job.layers) - 1 - plan.number,
+            self._degrees if getattr(layer, "needs_out_degrees", False) else None,
+            self.order,
+            self._popular,
+        )
+        if job.options.scan:
+            assert isinstance(layer, ConvLayer)  # as check_scan found
+            (table,) = tables.values()
+            return ScanSweep(layer, plan, graph, table, job.results_of(plan), job.runtime_options, self.pool)
+        return LayerSweep(
+            layer,
+            plan,
+            graph,
+            tables,
+            job.edge_tables,
+            job.weight_tables,
+            job.results_of(plan),
+            job.runtime_options,
+            self.pool,
+        )

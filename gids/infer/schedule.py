@@ -1,18 +1,20 @@
-"""Which rows every layer computes, how wide they are, and what the largest tile needs: known before anything is read."""
+"""Which rows every layer computes, how wide they are, and its tiles: known before anything is read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from gids.dataset import Dataset
 from gids.errors import ConfigError
-from gids.infer.layers import LayerFunction
-from gids.infer.memory import PLANNED_ROW_BYTES, Need, TileSize, Trial, try_layer
-from gids.infer.tiles import TileMaker, choose_tile, tile_bounds
+from gids.infer.layers import LayerBlock, LayerFunction
+from gids.infer.tiles import Tile, choose_tile, tile_bounds
+from gids.infer.trial import TileSize, Trial, try_layer
+from gids.sampling import NeighborSampler, SampleKey, Topology
+from gids.sampling.sampler import Fanout, expand_fanouts
 from gids.table import RowTable
 from gids.types import EdgeType
 
@@ -35,12 +37,19 @@ class RowKind:
 
 @dataclass(frozen=True)
 class TypePlan:
-    """One layer for one node type: its tiles, what it returns, and what its largest tile needs."""
+    """One layer for one node type: its tiles, what it returns, and the tile with most edges."""
 
-    ntype: str
-    bounds: list[tuple[int, int]]
+    tiles: list[Tile]
     trial: Trial
     tile: int
+    largest: Tile
+    most_edges: int
+
+    def scratch_bytes(self, num_sources: int) -> int:
+        """Return the most that the layer allocates for a tile, where there are so many nodes to be sources."""
+        destinations = max(tile.end - tile.begin for tile in self.tiles)
+        sources = min(destinations + self.most_edges, num_sources)
+        return self.trial.scratch(TileSize(sources, destinations, self.most_edges))
 
 
 @dataclass(frozen=True)
@@ -63,117 +72,135 @@ def needed_types(dataset: Dataset, outputs: Sequence[str], layers: int) -> list[
 
 def plan_layer(
     dataset: Dataset,
+    topology: Topology,
     layer: LayerFunction,
     number: int,
-    maker: TileMaker,
+    fanout: Fanout,
     inputs: Mapping[str, RowKind],
     wanted: Sequence[str],
-    edges: Mapping[EdgeType, RowTable],
+    *,
+    edge_tables: Mapping[EdgeType, RowTable],
+    weights: bool,
     tile: int | None,
+    device: torch.device,
+    order: Mapping[str, torch.Tensor],
 ) -> LayerPlan:
     """Try a layer on a small tile of every type that it must compute.
 
     Parameters
     ----------
-    dataset, layer, number, maker
+    dataset, topology, layer, number, fanout
         What is computed.
     inputs : mapping of str to RowKind
         Rows that the layer gets.
     wanted : sequence of str
         Types that it must compute.
-    edges : mapping of EdgeType to RowTable
-        Edge features that it gets.
+    edge_tables, weights
+        What it gets of edges.
     tile : int, optional
         Destinations of a tile, rather than by the graph.
+    device : torch.device
+        Where the layer is.
+    order : mapping of str to Tensor[int64]
+        Order in which nodes are visited, of types that are not visited by id.
     """
     types = {}
-    homogeneous = len(dataset.node_types) == 1
     for ntype in wanted:
         count = dataset.num_nodes(ntype)
-        # A hub would make the trial as large as a tile; nodes from the middle do as well as the first.
-        begin = max(0, (count - TRIED_ROWS) // 2)
-        tried = maker.make(ntype, begin, min(count, begin + TRIED_ROWS))
-        rows = {
-            name: torch.zeros(tried.block.num_src[name], kind.dim, dtype=kind.dtype) for name, kind in inputs.items()
-        }
-        if edges:
-            of_edges = {e: torch.zeros(len(tried.block.src[e]), table.dim) for e, table in edges.items()}
-            tried = replace(tried, block=replace(tried.block, edge_features=of_edges))
-        try:
-            trial = try_layer(layer, tried, rows, homogeneous, number)
-        except (RuntimeError, KeyError, IndexError, ValueError, TypeError) as error:
-            shapes = {name: list(values.shape) for name, values in rows.items()}
-            raise ConfigError(
-                f"layer {number} must take the rows it is given, {shapes} for {ntype!r} (got {type(error).__name__}: {error})"
-            ) from error
-        if trial is None:
-            raise ConfigError(
-                f"layer {number} must compute {ntype!r}, which is wanted of it or of the next layer (it returned none)"
-            )
-        in_edges = sum(dataset.num_edges(etype) for etype in dataset.edge_types if etype[2] == ntype)
+        trial = _try(dataset, topology, layer, number, fanout, inputs, ntype, edge_tables, weights, device)
+        etypes = [etype for etype in dataset.edge_types if etype[2] == ntype]
+        in_edges = sum(dataset.num_edges(etype) for etype in etypes)
         width = max(kind.row_bytes for kind in inputs.values())
-        rows_in_tile = choose_tile(count, in_edges, width) if tile is None else tile
-        types[ntype] = TypePlan(ntype, tile_bounds(count, rows_in_tile), trial, rows_in_tile)
+        size = choose_tile(count, in_edges, width) if tile is None else tile
+        bounds = tile_bounds(count, size)
+        if not bounds:
+            raise ConfigError(f"{ntype!r} must have nodes for layer {number} to compute (it has none)")
+        edges = sum(
+            (_edges_of_tiles(dataset, etype, bounds, _fanout_of(fanout, topology, etype), order) for etype in etypes),
+            np.zeros(len(bounds), np.int64),
+        )
+        place = int(edges.argmax())
+        tiles = [Tile(ntype, begin, end) for begin, end in bounds]
+        types[ntype] = TypePlan(tiles, trial, size, tiles[place], int(edges[place]))
     return LayerPlan(number, dict(inputs), types)
 
 
-def largest_need(
-    dataset: Dataset, plan: LayerPlan, maker: TileMaker, edges: Mapping[EdgeType, RowTable], out_bytes: int, room: int
-) -> Need:
-    """Return what the largest tile of a layer needs; from offsets alone where these show that it fits.
-
-    Parameters
-    ----------
-    dataset, plan, maker, edges
-        The layer.
-    out_bytes : int
-        Written for a row, beside what the layer returns.
-    room : int
-        Bytes that a tile may take: those that might take more are sampled, and counted exactly.
-    """
-    most = Need(1, 1, 1)
-    kinds = plan.inputs
-    for ntype, of_type in plan.types.items():
-        etypes = [etype for etype in dataset.edge_types if etype[2] == ntype]
-        starts = {etype: _at_bounds(dataset, etype, of_type.bounds) for etype in etypes}
-        for place, (begin, end) in enumerate(of_type.bounds):
-            edge_counts = {etype: int(found[place + 1] - found[place]) for etype, found in starts.items()}
-            sources = {name: end - begin if name == ntype else 0 for name in kinds}
-            for etype, count in edge_counts.items():
-                sources[etype[0]] = min(sources[etype[0]] + count, dataset.num_nodes(etype[0]))
-            need = _need(of_type.trial, end - begin, sources, edge_counts, kinds, edges, out_bytes)
-            if need.total > room:
-                block = maker.make(ntype, begin, end).block
-                exact = {name: block.num_src[name] for name in kinds}
-                need = _need(
-                    of_type.trial, end - begin, exact, {e: len(block.src[e]) for e in etypes}, kinds, edges, out_bytes
-                )
-            most = most.most(need)
-            if need.total > room:
-                return most  # one that does not fit is enough to know
-    return most
+def _fanout_of(fanout: Fanout, topology: Topology, etype: EdgeType) -> int:
+    return expand_fanouts([fanout], topology)[0][topology.edge_types.index(etype)]
 
 
-def _at_bounds(dataset: Dataset, etype: EdgeType, bounds: list[tuple[int, int]]) -> np.ndarray:
-    offsets = dataset.stored_offsets(etype)
-    return np.array([offsets[0], *(offsets[end] for _, end in bounds)], np.int64)
+def _edges_of_tiles(
+    dataset: Dataset, etype: EdgeType, bounds: list[tuple[int, int]], fanout: int, order: Mapping[str, torch.Tensor]
+) -> np.ndarray:
+    """Count the in-edges of every tile; at most the fan-out's of each destination."""
+    visited = order.get(etype[2])
+    if visited is not None:
+        degrees = np.diff(np.array(dataset.indptr(etype)))[visited.numpy()]
+        found = np.add.reduceat(degrees, [begin for begin, _ in bounds])
+    else:
+        offsets = dataset.stored_offsets(etype)
+        found = np.diff([offsets[0], *(offsets[end] for _, end in bounds)])
+    sizes = np.array([end - begin for begin, end in bounds])
+    return found if fanout < 0 else np.minimum(found, sizes * fanout)
 
 
-def _need(
-    trial: Trial,
-    destinations: int,
-    sources: Mapping[str, int],
-    edge_counts: Mapping[EdgeType, int],
-    kinds: Mapping[str, RowKind],
-    edges: Mapping[EdgeType, RowTable],
-    out_bytes: int,
-) -> Need:
-    size = TileSize(sum(sources.values()), destinations, sum(edge_counts.values()))
-    # Offsets, ids and degrees of sources; places, ids, weights of edges.
-    rows = 8 * (destinations + 1) * max(1, len(edge_counts)) + 28 * size.edges
-    rows += sum(count * (kinds[name].row_bytes + PLANNED_ROW_BYTES + 24) for name, count in sources.items())
-    for etype, count in edge_counts.items():
-        if etype in edges:
-            rows += count * (edges[etype].dim * 4 + PLANNED_ROW_BYTES)
-    outputs = destinations * (out_bytes + trial.dim * trial.dtype.itemsize)
-    return Need(rows, outputs, trial.scratch(size))
+def _try(
+    dataset: Dataset,
+    topology: Topology,
+    layer: LayerFunction,
+    number: int,
+    fanout: Fanout,
+    inputs: Mapping[str, RowKind],
+    ntype: str,
+    edge_tables: Mapping[EdgeType, RowTable],
+    weights: bool,
+    device: torch.device,
+) -> Trial:
+    count = dataset.num_nodes(ntype)
+    # Hubs are often the first nodes: those from the middle tell more about the others.
+    begin = max(0, (count - TRIED_ROWS) // 2)
+    sampler = NeighborSampler([fanout], edge_ids=bool(edge_tables))
+    sample = sampler.sample(topology, {ntype: torch.arange(begin, min(count, begin + TRIED_ROWS))}, SampleKey())
+    found = sample.blocks[0]
+    degrees = {e: torch.ones(found.num_src[e[0]], dtype=torch.int64, device=device) for e in found.edge_types}
+    block = LayerBlock(
+        num_src=found.num_src,
+        num_dst=found.num_dst,
+        indptr={e: values.to(device) for e, values in found.indptr.items()},
+        src={e: values.to(device) for e, values in found.src.items()},
+        edge_ids=found.edge_ids,
+        weights={e: torch.ones(len(src), device=device) for e, src in found.src.items()} if weights else None,
+        nodes=sample.input_nodes,
+        out_degrees=degrees if getattr(layer, "needs_out_degrees", False) else None,
+        edge_features={
+            e: torch.zeros(len(found.src[e]), table.dim, dtype=_widened(table.torch_dtype), device=device)
+            for e, table in edge_tables.items()
+        }
+        or None,
+    )
+    rows = {
+        name: torch.zeros(found.num_src[name], kind.dim, dtype=kind.dtype, device=device)
+        for name, kind in inputs.items()
+    }
+    try:
+        trial = try_layer(layer, ntype, block, rows, len(dataset.node_types) == 1, number)
+    except (RuntimeError, KeyError, IndexError, ValueError, TypeError) as error:
+        shapes = {name: list(values.shape) for name, values in rows.items()}
+        raise ConfigError(
+            f"layer {number} must take the rows it is given, {shapes} for {ntype!r} (got {type(error).__name__}: {error})"
+        ) from error
+    if trial is None:
+        raise ConfigError(
+            f"layer {number} must compute {ntype!r}, which is wanted of it or of the next layer (it returned none)"
+        )
+    return trial
+
+
+def _widened(dtype: torch.dtype) -> torch.dtype:
+    """Return float32 for half precision, and every other dtype as it is."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def kinds_of(tables: Mapping[str, RowTable]) -> dict[str, RowKind]:
+    """Return the rows of feature tables as the first layer gets them: half precision is widened."""
+    return {ntype: RowKind(table.dim, _widened(table.torch_dtype)) for ntype, table in tables.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -70,6 +70,16 @@ class Made:
 def made_of(piece: QueriesOfEpoch, arrays: Arrays) -> Made:
     """Take over what native extraction returned for a piece."""
     return Made(piece, Subgraphs.of(arrays), torch.from_numpy(arrays[7]))
+
+
+class FeedSource(Protocol):
+    """Something that makes a feed of its own for a loader's queries, in the place of slices; benchmarks have one."""
+
+    hops: int
+
+    def make_feed(self, first: QueriesOfEpoch | None, num_batches: int, prefetch: int, backend: Backend) -> QueryFeed:
+        """Return the feed of a loader with this first batch, so many batches an epoch and so many made ahead."""
+        ...
 
 
 class QueryFeed:

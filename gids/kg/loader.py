@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset
 from gids._native import ThreadPool
 from gids.dataset import Dataset
 from gids.errors import ConfigError, GidsError
-from gids.kg.feed import QueriesOfEpoch, QueryFeed, QueryOptions, Through
+from gids.kg.feed import FeedSource, QueriesOfEpoch, QueryFeed, QueryOptions, Through
 from gids.kg.graph import Graph
 from gids.kg.slices import Slices
 from gids.kg.subgraphs import Batch
@@ -100,7 +100,7 @@ class Loader(EpochLoader[Batch], IterableDataset[Batch]):
         both_ends: bool = False,
         remove_target: bool = False,
         through: Through = "slices",
-        slices: Slices | None = None,
+        slices: Slices | FeedSource | None = None,
         shuffle: bool = True,
         seed: int = 0,
         budget: int | str | None = None,
@@ -139,6 +139,8 @@ class Loader(EpochLoader[Batch], IterableDataset[Batch]):
             pipeline = replace(pipeline, window=0, sweep_batches=1)
         elif pipeline.sweep_batches is None:  # a batch alone has reads enough, and slices of one lie together
             pipeline = replace(pipeline, sweep_batches=1)
+        if memory is not None and memory.history is not None:
+            raise ConfigError("history must be None: queries have no embeddings of earlier batches")
         self.options = RuntimeOptions(
             budget=budget,
             memory=MemoryOptions(topology="disk") if memory is None else memory,
@@ -178,12 +180,14 @@ class Loader(EpochLoader[Batch], IterableDataset[Batch]):
         return CpuBackend(self.options, pool)
 
     def _make_feed(self, backend: Backend, pool: ThreadPool) -> QueryFeed:
+        first, prefetch = self._piece(self.order(0), 0, 0) if len(self) else None, self.options.pipeline.prefetch
+        given = self._given_slices
+        if given is not None and not isinstance(given, Slices):
+            return given.make_feed(first, len(self), prefetch, backend)
         owned: list[Graph | Slices] = []
         try:
             graph = self._open_graph(pool, owned)
-            slices = self._open_slices(graph, owned) if self.query_options.through == "slices" else None
-            first = self._piece(self.order(0), 0, 0) if len(self) else None
-            prefetch = self.options.pipeline.prefetch
+            slices = self._open_slices(graph, given, owned) if self.query_options.through == "slices" else None
             return QueryFeed(graph, slices, self.query_options, first, len(self), prefetch, backend, owned)
         except BaseException:
             while owned:
@@ -202,7 +206,7 @@ class Loader(EpochLoader[Batch], IterableDataset[Batch]):
         reading, memory = self.options.reading, self.options.memory
         graph = Graph(
             self.dataset,
-            on_disk=memory.topology == "disk",
+            on_disk=memory.topology != "memory",
             atom_cache=ATOM_CACHE if memory.topology_budget is None else memory.topology_budget,
             storage=replace(reading, staging_bytes=min(reading.staging_bytes, GRAPH_STAGING_BYTES)),
             pool=pool,
@@ -210,9 +214,9 @@ class Loader(EpochLoader[Batch], IterableDataset[Batch]):
         owned.append(graph)
         return graph
 
-    def _open_slices(self, graph: Graph, owned: list[Graph | Slices]) -> Slices:
-        if self._given_slices is not None:
-            return self._given_slices
+    def _open_slices(self, graph: Graph, given: Slices | None, owned: list[Graph | Slices]) -> Slices:
+        if given is not None:
+            return given
         rank, world_size = self._order["rank"], self._order["world_size"]
         part = f"{rank}-of-{world_size}" if world_size != 1 else ""
         slices = Slices(graph, hops=self.query_options.hops, part=part)

@@ -8,13 +8,16 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from gids.dataset import strict
 from gids.dataset.table_writer import write_errors
-from gids.errors import DatasetError
+from gids.errors import ConfigError, DatasetError
+from gids.storage.system import read_errors
 
 _HEADER = struct.Struct("<8sQ16s")  # magic, bytes of the payload, XXH3-128 of the payload
 _MAGIC = b"gidsKG01"
@@ -78,15 +81,18 @@ class SliceLog:
 
     def replay(self) -> Iterator[SliceRecord]:
         """Yield the records; what follows the last whole one is cut off."""
-        with self.path.open("rb") as file:
+        size = os.fstat(self._file).st_size
+        with read_errors(self.path), self.path.open("rb") as file:
             good = 0
             while len(header := file.read(_HEADER.size)) == _HEADER.size:
                 magic, length, digest = _HEADER.unpack(header)
-                payload = file.read(length) if magic == _MAGIC else b""
+                payload = file.read(length) if magic == _MAGIC and length <= size else b""
                 if len(payload) != length or xxhash.xxh3_128_digest(payload) != digest or magic != _MAGIC:
                     break
                 good += _HEADER.size + length
-                yield _unpack(payload)
+                with strict.damage_in(self.path):
+                    record = _unpack(payload)
+                yield record
         self.cut_bytes = os.fstat(self._file).st_size - good
         if self.cut_bytes and not self._read_only:
             os.ftruncate(self._file, good)
@@ -114,6 +120,17 @@ def _unpack(payload: bytes) -> SliceRecord:
     at, arrays = sizes.nbytes, {}
     for name, size in zip(names, sizes.tolist(), strict=True):
         dtype = np.dtype(_DTYPES[name])
-        arrays[name] = np.frombuffer(payload, dtype, size, at).copy()
+        arrays[name] = np.frombuffer(payload, dtype, strict.as_count(size, name), at).copy()
         at += size * dtype.itemsize
-    return SliceRecord(**arrays)
+    record = SliceRecord(**arrays)
+    _check_lists("atom_ptr", record.atom_ptr, len(record.atoms), record.parts, record.digests)
+    _check_lists("slice_ptr", record.slice_ptr, len(record.slices), record.entities, record.triples)
+    return record
+
+
+def _check_lists(name: str, ends: NDArray[np.int64], total: int, *each: NDArray[Any]) -> None:
+    """Check that offsets rise from 0 to the end of their lists, and that there is one value for each list."""
+    if not len(ends) or ends[0] != 0 or ends[-1] != total or bool((np.diff(ends) < 0).any()):
+        raise ConfigError(f"{name} must rise from 0 to {total}")
+    if any(len(values) != len(ends) - 1 for values in each):
+        raise ConfigError(f"{name} must have as many lists as there are values for them")

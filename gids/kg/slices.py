@@ -15,11 +15,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from gids import _native
+from gids.dataset import strict
 from gids.dataset.journal import sync_directory
 from gids.dataset.table_writer import write_errors
 from gids.errors import ConfigError, DatasetError
 from gids.kg.graph import Graph
 from gids.kg.slice_log import SliceLog, SliceRecord
+from gids.storage.system import read_file
 from gids.table import RowTable, Stripe
 
 FORMAT, VERSION = "gids-slices", 1
@@ -163,6 +165,8 @@ class Slices:
         self._ids = np.empty(0, np.int32)
         self._triples = np.empty(0, np.int64)
         for record in self._log.replay():
+            with strict.damage_in(self._log.path):
+                self._check(record.entities)
             self._slicer.restore(record.atom_ptr, record.atoms, record.parts)
             self._slicer.restore_uses(record.slice_ptr, record.slices, record.triples)
             self._note(record)
@@ -316,11 +320,11 @@ class Slices:
 def check_manifest(path: Path, expected: dict[str, object]) -> None:
     """Refuse a directory whose slices are of another dataset, or were made in another way."""
     try:
-        found = json.loads((path / MANIFEST).read_text())
-    except ValueError as error:
+        found = json.loads(read_file(path / MANIFEST))
+    except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path / MANIFEST} must be JSON ({error})") from error
-    if found.get("format") != FORMAT:
-        raise DatasetError(f"{path} must hold slices (its {MANIFEST} says {found.get('format')!r})")
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise DatasetError(f"{path / MANIFEST} must have format {FORMAT!r}: {path} holds no slices")
     if found.get("dataset") != expected["dataset"]:
         raise DatasetError(
             f"slices in {path} are of another dataset: {found.get('dataset')} (this one is {expected['dataset']}); "
@@ -336,8 +340,9 @@ def check_manifest(path: Path, expected: dict[str, object]) -> None:
 def verify_slices(path: str | os.PathLike[str]) -> list[str]:
     """Check every slice of a directory against its checksum; returns what is wrong, for people."""
     directory = Path(path)
-    facts = json.loads((directory / MANIFEST).read_text())
-    size, problems, first = int(facts["slice_bytes"]), [], 0
+    with strict.damage_in(directory / MANIFEST):
+        size = strict.count(json.loads(read_file(directory / MANIFEST)), "slice_bytes", 1)
+    problems, first = [], 0
     log = SliceLog(directory / LOG, read_only=True)
     with (directory / ROWS).open("rb") as file:
         for record in log.replay():

@@ -81,8 +81,7 @@ def automatic_nodes(
                     for ntype, nodes in sample.input_nodes.items():
                         uses[ntype][nodes.numpy()] += 1
     finally:
-        if options.memory.topology == "disk":
-            topology.close()
+        topology.close()
     pulled = sum(int(found.sum()) for found in pulls.values())
     if history.max_age == 0 or not pulled:
         return replace(history, nodes=0.0, reason="no embeddings are stored: batches of a window share no inputs")

@@ -25,12 +25,14 @@ from gids.loader.embeddings import automatic_nodes
 from gids.loader.history import History
 from gids.loader.statistics import RuntimeStatistics
 from gids.runtime.backend import Backend
+from gids.runtime.divider import Divider
 from gids.runtime.feed import Feed
-from gids.runtime.options import AUTO, HistoryOptions, RuntimeOptions
+from gids.runtime.options import HistoryOptions, RuntimeOptions
 from gids.runtime.pipeline import PipelineRun
 from gids.runtime.runtime import Runtime
 from gids.runtime.stats import LoaderStats
 from gids.runtime.trace import Trace
+from gids.runtime.transform import transform_batch
 from gids.runtime.work import Fetched
 from gids.sampling import HistorySampler, SeedOrder
 from gids.sampling.order import Arrangement
@@ -162,8 +164,7 @@ class EpochLoader(Generic[B]):
         first = runtime.feed.first()
         if first is None:
             raise ConfigError("the division can be foreseen only with a sampler of gids (got one of a framework)")
-        other = Runtime(runtime.feed, runtime.backend, self.options, self.trace, memory=memory, pace=pace)
-        return other.foresee(*first)
+        return Divider(runtime.feed, self.options, memory, pace).foresee(*first)
 
     def _with_nodes(
         self,
@@ -174,7 +175,7 @@ class EpochLoader(Generic[B]):
         order: SeedOrder,
     ) -> HistoryOptions:
         """Return the options with nodes chosen where that is left to us; to be called before there is a history."""
-        if not (isinstance(history.nodes, str) and history.nodes == AUTO):
+        if history.nodes is not None:
             return history
         division = self.foresee()
         runtime, self._runtime = self._open(), None  # what follows opens one with less memory for rows
@@ -222,19 +223,40 @@ class EpochLoader(Generic[B]):
         state : mapping
             What :meth:`state_dict` returned, of a loader with the same order of the same seeds.
         """
+        epoch, delivered = self._checked_state(state)
+        self._end_active("load_state_dict was called")
+        self._go_to(epoch, delivered)
+
+    def _checked_state(self, state: Mapping[str, Any]) -> tuple[int, set[int]]:
+        """Return the epoch of a state and what was delivered of it, where it is one of a loader like this."""
+        if not isinstance(state, Mapping):
+            raise ConfigError(f"a loader's state must be a mapping, as state_dict() returns it (got {state!r})")
         if state.get("version") != STATE_VERSION:
             raise ConfigError(f"version of a loader's state must be {STATE_VERSION} (got {state.get('version')!r})")
-        ours = self._order_identity()
-        for name, value in state["order"].items():
-            if ours.get(name) != value:
-                raise ConfigError(f"{name} must be {value!r}, as when the state was taken (got {ours.get(name)!r})")
-        self._end_active("load_state_dict was called")
-        self._go_to(int(state["epoch"]), set(range(state["batches_done"])) | set(state["also_done"]))
+        ours, theirs = self._order_identity(), state.get("order")
+        if not isinstance(theirs, Mapping) or theirs.keys() != ours.keys():
+            raise ConfigError(f"order of a loader's state must say {', '.join(ours)} (got {theirs!r})")
+        for name, value in theirs.items():
+            if ours[name] != value:
+                raise ConfigError(f"{name} must be {value!r}, as when the state was taken (got {ours[name]!r})")
+        epoch, done, also = state.get("epoch"), state.get("batches_done"), state.get("also_done")
+        if type(epoch) is not int or epoch < 0:
+            raise ConfigError(f"epoch of a loader's state must be a whole number from 0 (got {epoch!r})")
+        if type(done) is not int or not 0 <= done <= len(self):
+            raise ConfigError(f"batches_done of a loader's state must be in [0, {len(self)}] (got {done!r})")
+        if not isinstance(also, list) or not all(type(index) is int and done < index < len(self) for index in also):
+            raise ConfigError(f"also_done of a loader's state must be batches after the first {done} (got {also!r})")
+        return epoch, {*range(done), *also}
 
     @property
     def notes(self) -> dict[str, str]:
         """Which storage engine each table got and why, and why a stage is not on the device."""
         return {} if self._runtime is None else dict(self._runtime.backend.notes)
+
+    @property
+    def division(self) -> Division | None:
+        """How the budget is divided now; None before the first batch of a sampler of a framework, and once closed."""
+        return None if self._runtime is None else self._runtime.division
 
     @property
     def stores(self) -> Mapping[TableKey, Store[Any, Any, Any]]:
@@ -326,7 +348,7 @@ class Delivered(NamedTuple):
 
 
 class EpochIterator(Generic[B]):
-    """One epoch of a loader. Ends its threads at the end, on an error, when it is dropped, and when told.
+    """One epoch of a loader. Ends its threads at the end, on an error, when it is dropped, and when it is closed.
 
     Parameters
     ----------
@@ -348,10 +370,13 @@ class EpochIterator(Generic[B]):
     def start(self, runtime: Runtime) -> None:
         """Begin to sample and read."""
         loader, feed = self._loader, runtime.feed
+        transform = loader.options.output.transform
 
         def deliver(fetched: Fetched) -> Delivered:
-            work = fetched.work
-            return Delivered(work.index, work.num_seeds, work.num_inputs, feed.finish(fetched))
+            work, batch = fetched.work, feed.finish(fetched)
+            if transform is not None:
+                batch = transform_batch(transform, batch, loader.options.device)
+            return Delivered(work.index, work.num_seeds, work.num_inputs, batch)
 
         loader._statistics.epoch_begun()
         self._run = runtime.run(loader._pieces(self._todo), deliver)

@@ -303,6 +303,7 @@ class SamplerFeed:
         if self._opened:
             self.topology.close()
         self.__dict__.pop("_ranker", None)  # it counts with us: a cycle that would keep the graph in memory
+        self.__dict__.pop("topology", None)  # whoever still refers to the feed keeps no graph
 
 
 def followed(sampler: Any, order_of: Callable[[int], SeedOrder]) -> Any:

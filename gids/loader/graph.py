@@ -1,9 +1,10 @@
-"""What every door asks of a dataset's graph: the topology to sample from, the seeds that are meant, where to keep results."""
+"""What every door asks of a dataset: the topology to sample from, the seeds and the tables that are meant."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gids.budget import default_budget
+from gids.budget import default_budget, local_processes
 from gids.dataset import Dataset, open_dataset
-from gids.errors import ConfigError
+from gids.errors import ConfigError, StorageError
 from gids.runtime.options import OrderOptions, RuntimeOptions, optional_bytes
 from gids.sampling import EdgeSeeds, TimedSeeds, Topology
 from gids.sampling.disk_memory import reading_memory
 from gids.sampling.order import by_type
 from gids.sampling.topology import share_topology, topology_bytes
+from gids.tiers.shared import SharedPlace
+from gids.types import EdgeType, TableKey
 
 if TYPE_CHECKING:
     from gids.partition import PartitionOrder
@@ -29,6 +32,8 @@ READING_SHARE = 16
 
 #: A split's name, a mask, node ids, ``(node type, any of those)``, any of those by node type, with times, or None: all.
 Seeds = str | Tensor | tuple[str, Any] | Mapping[str, Any] | TimedSeeds | EdgeSeeds | None
+#: Names of feature tables of the nodes; or by type, of nodes and of edges; None: none.
+Features = str | Sequence[str] | Mapping[str | EdgeType, str | Sequence[str]] | None
 
 
 def as_dataset(data: object) -> Dataset:
@@ -48,7 +53,7 @@ def as_dataset(data: object) -> Dataset:
 
 
 def open_topology(dataset: Dataset, options: RuntimeOptions, time_attr: str | None = None) -> Topology:
-    """Open the graph in memory, shared by all loaders of this process, or on disk.
+    """Open the graph in memory, shared by all loaders of this process and by the ranks of this machine, or on disk.
 
     On disk it begins with what reading takes, and the runtime gives it lists out of its budget; with a figure of the
     user's it has all its memory at once. ``time_attr`` names its tables of times.
@@ -57,15 +62,26 @@ def open_topology(dataset: Dataset, options: RuntimeOptions, time_attr: str | No
     budget = default_budget() if budget is None else budget
     given_bytes = optional_bytes(options.memory.topology_budget, "topology_budget")
     where = options.memory.topology
-    if where == "auto":
-        fits = topology_bytes(dataset) <= (budget // 2 if given_bytes is None else given_bytes)
-        where = "memory" if fits else "disk"
+    if where is None:
+        own = topology_bytes(dataset) // local_processes()
+        where = "memory" if own <= (budget // 2 if given_bytes is None else given_bytes) else "disk"
     if where == "memory":
-        return share_topology(dataset, time_attr)
+        return _share_among_ranks(dataset, time_attr)
     given = options.reading
     storage = replace(given, engine="auto" if given.engine in ("gds", "nvme") else given.engine)
     memory = reading_memory(budget // READING_SHARE) if given_bytes is None else given_bytes
     return Topology.from_dataset(dataset, on_disk=True, budget=memory, storage=storage, time_attr=time_attr)
+
+
+def _share_among_ranks(dataset: Dataset, time_attr: str | None) -> Topology:
+    processes = local_processes()
+    if processes > 1:
+        place = SharedPlace(f"topology {dataset.path} {dataset.id} {time_attr}", "the topology of all ranks")
+        try:
+            return share_topology(dataset, time_attr, place=place, processes=processes)
+        except (ConfigError, StorageError) as error:  # a container's /dev/shm may be small: a copy for each rank works
+            warnings.warn(f"every rank has a topology of its own: {error}", stacklevel=3)
+    return share_topology(dataset, time_attr)
 
 
 def resolve_seeds(dataset: Dataset, seeds: Seeds, name: str = "seeds") -> dict[str, Tensor] | TimedSeeds | EdgeSeeds:
@@ -102,6 +118,64 @@ def resolve_seeds(dataset: Dataset, seeds: Seeds, name: str = "seeds") -> dict[s
     if len(dataset.node_types) > 1:
         raise ConfigError(f"{name} must be given by node type where a graph has several (has {dataset.node_types})")
     return _by_type(dataset, {dataset.node_types[0]: seeds}, name)
+
+
+def feature_tables(dataset: Dataset, wanted: Features, name: str = "features") -> list[TableKey]:
+    """Return the tables that names mean, those of nodes before those of edges.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The graph.
+    wanted : str, sequence of str, mapping or None
+        Names alone mean every node type that has them. Types of a mapping are node types, edge types
+        ``(source, name, destination)``, or the name of an edge type where that says which.
+    name : str
+        Of the argument, for messages.
+    """
+    if not isinstance(wanted, Mapping):
+        return [key for table in _names(wanted) for key in _of_every_node_type(dataset, table, name)]
+    keys: list[TableKey] = []
+    for given, tables in wanted.items():
+        kind = _kind(dataset, given, name)
+        known = dataset.feature_names(kind) if isinstance(kind, str) else dataset.edge_feature_names(kind)
+        for table in _names(tables):
+            if table not in known:
+                raise ConfigError(f"{name} of {given!r} must be among {known} (got {table!r})")
+            keys.append(TableKey(kind, table))
+    return sorted(dict.fromkeys(keys), key=lambda key: key.is_edge)
+
+
+def _names(value: str | Sequence[str] | None) -> list[str]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _of_every_node_type(dataset: Dataset, table: str, name: str) -> list[TableKey]:
+    having = [ntype for ntype in dataset.node_types if table in dataset.feature_names(ntype)]
+    if having:
+        return [TableKey(ntype, table) for ntype in having]
+    known = sorted({found for ntype in dataset.node_types for found in dataset.feature_names(ntype)})
+    message = f"{name} must be among {known} (got {table!r})"
+    of_edges = [etype for etype in dataset.edge_types if table in dataset.edge_feature_names(etype)]
+    if of_edges:
+        message += f": features of edges are named by type, {name}={{{of_edges[0]!r}: {table!r}, ...}}"
+    raise ConfigError(message)
+
+
+def _kind(dataset: Dataset, given: Any, name: str) -> str | EdgeType:
+    if isinstance(given, str):
+        if given in dataset.node_types:
+            return given
+        named = [etype for etype in dataset.edge_types if etype[1] == given]
+        if len(named) == 1:
+            return named[0]
+    elif given in dataset.edge_types:
+        found: EdgeType = given
+        return found
+    known: list[Any] = [*dataset.node_types, *dataset.edge_types]
+    raise ConfigError(f"{name} must name types among {known} (got {given!r})")
 
 
 def _by_type(dataset: Dataset, seeds: Mapping[str, Any], name: str) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from gids.tiers.rank import Ranking, rank_nodes
 
 
 class History:
-    """Embeddings of some nodes: the inputs of a model's last layer. A loader with ``history=`` has one.
+    """Embeddings of some nodes: the inputs of a model's last layer. A loader whose memory has a ``history`` has one.
 
     A model calls :meth:`exchange` before its last layer. It gets back what it has just computed, for the nodes that the
     sampler expanded, together with stored embeddings for those that it did not, which carry no gradient. Batches must
@@ -40,7 +40,7 @@ class History:
     Examples
     --------
     >>> options = gids.HistoryOptions(dim=256, max_age=8, nodes=0.2)
-    >>> loader = gids.Loader(dataset, "train", fanouts=[10, 10], history=options, budget="2GiB")
+    >>> loader = gids.Loader(dataset, "train", fanouts=[10, 10], memory=gids.MemoryOptions(history=options))
     >>> for batch in loader:
     ...     logits = model(batch.blocks, batch.x, exchange=lambda h: loader.history.exchange(h, batch))
     """
@@ -78,7 +78,7 @@ class History:
             What the layers before the last have computed: in blocks (gids, DGL) a row for each of their destinations; in
             a subgraph of PyG a row for each node, or for those that ``trim_to_layer`` left.
         batch : Batch, Sample, Data, HeteroData, or what DGL's loader yields (or its blocks)
-            As a loader with ``history=`` delivers it. Of any other, ``h`` is returned as it is.
+            As a loader with a history delivers it. Of any other, ``h`` is returned as it is.
 
         Returns
         -------

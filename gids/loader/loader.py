@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,32 +14,28 @@ from gids._native import ThreadPool
 from gids.dataset import Dataset
 from gids.dataset.packed import Packed
 from gids.errors import ConfigError
-from gids.loader.epochs import EpochLoader, describe_arrangement, describe_ids, describe_sampler
+from gids.loader.epochs import EpochLoader
 from gids.loader.feed import BatchBuilder, SamplerFeed, SeedsOfEpoch, followed
-from gids.loader.graph import Seeds, arrangement_of, as_dataset, resolve_seeds
+from gids.loader.graph import Features, Seeds
 from gids.loader.history import open_history
-from gids.loader.packed import PackedFeed, PackedPiece, as_packed, check_identity, open_packed_options, stored_epoch
+from gids.loader.packed import PackedFeed, PackedPiece, open_packed_options, stored_epoch
+from gids.loader.recipe import Recipe
 from gids.runtime.backend import Backend, Sampler
 from gids.runtime.batch import Batch
 from gids.runtime.options import (
-    HistoryOptions,
     MemoryOptions,
     OrderOptions,
     OutputOptions,
     PipelineOptions,
-    RuntimeOptions,
-    table_keys,
+    SpillOptions,
 )
+from gids.runtime.peers import Sharding
 from gids.runtime.runtime import Runtime
-from gids.sampling import EdgeSeeds, NeighborSampler, SeedOrder, TimedSeeds, Topology
-from gids.sampling.order import by_type, check_order
+from gids.sampling import EdgeSeeds, NeighborSampler, TimedSeeds, Topology
 from gids.storage import StorageOptions
 
-#: What decides the order of an epoch, in the order in which it is described.
-ORDER_NAMES = ("batch_size", "seed", "shuffle", "drop_last", "rank", "world_size", "uneven")
 
-
-class Loader(EpochLoader[Batch], IterableDataset[Batch]):
+class Loader(Recipe, EpochLoader[Batch], IterableDataset[Batch]):
     """Yields mini-batches of a dataset, sampled and read ahead of training within a memory budget.
 
     Parameters
@@ -62,16 +58,15 @@ class Loader(EpochLoader[Batch], IterableDataset[Batch]):
         As in PyTorch's DataLoader; True by default.
     seed : int, optional
         With epoch and batch number the only source of randomness; 0 by default.
-    features, edge_features : str, sequence of str, or mapping of type to those, optional
-        Feature tables to fetch, by name; a name alone means every type that has it.
+    features : str, sequence of str, mapping of type to those, or None
+        Feature tables to fetch. Names alone are tables of nodes, of every type that has them. By type, node types and
+        edge types: ``{"paper": "feat", ("author", "writes", "paper"): ["year"]}``, or, where a graph has one type of
+        each, ``{gids.NODE: "feat", gids.EDGE: "weight"}``.
     budget : int or str, optional
         Memory for everything this loader holds, e.g. ``"2GiB"``; by default half of what is available.
     device : torch.device or str, optional
         Where batches are delivered. With ``"cuda"`` they are also sampled, planned and cached there; a sampler of your
         own, and topology that is read from disk, sample on the CPU, and :attr:`notes` says so. The batches are the same.
-    history : HistoryOptions, optional
-        Use embeddings of the last batches instead of computing them again: fewer rows, approximate. Needs ``fanouts`` and
-        node seeds; the model calls ``loader.history.exchange(h, batch)`` before its last layer.
     order : OrderOptions, optional
         Which part of the seeds is ours, and which of them meet in a batch.
     memory : MemoryOptions, optional
@@ -82,9 +77,14 @@ class Loader(EpochLoader[Batch], IterableDataset[Batch]):
         How to read; a string names the engine.
     output : OutputOptions, optional
         What a delivered batch is.
+    shards : Shards, optional
+        Feature tables are split over the nodes of a job (:class:`gids.Shards`): rows of other nodes come by the network.
     packed : Packed or path-like, optional
         What ``gids pack`` has made of this dataset: batches were sampled then, and their rows are read in order. It
         says what a batch is; seeds, sampler, batch size, order and tables may be left out, or must be the same.
+    spill : SpillOptions, int or str, optional
+        Disk space, e.g. ``"64GiB"``, through which rows of many batches may go where that costs less than random reads:
+        one pass over the table copies them to disk in the order in which they are then read. The same batches.
 
     Notes
     -----
@@ -116,116 +116,51 @@ class Loader(EpochLoader[Batch], IterableDataset[Batch]):
         batch_size: int | None = None,
         shuffle: bool | None = None,
         seed: int | None = None,
-        features: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = "feat",
-        edge_features: Any = None,
+        features: Features = "feat",
         budget: int | str | None = None,
         device: torch.device | str | None = None,
-        history: HistoryOptions | None = None,
         order: OrderOptions | None = None,
         memory: MemoryOptions | None = None,
         pipeline: PipelineOptions | None = None,
         storage: StorageOptions | str | None = None,
         output: OutputOptions | None = None,
+        shards: Sharding | None = None,
         packed: Packed | str | os.PathLike[str] | None = None,
+        spill: SpillOptions | int | str | None = None,
     ) -> None:
-        self.dataset = as_dataset(dataset)
-        self.packed = None if packed is None else as_packed(packed)
-        if (fanouts is not None and sampler is not None) or (packed is None and fanouts is None and sampler is None):
-            raise ConfigError("exactly one of fanouts and sampler must be given")
-        self._named_seeds = seeds if isinstance(seeds, str) else None
-        if fanouts is not None:
-            sampler = NeighborSampler(fanouts, edge_ids=edge_features is not None)
-        self._sampler = sampler
-        self.order_options = OrderOptions() if order is None else order
-        rank, world_size = self.order_options.resolved()
-        of_order = {"drop_last": self.order_options.drop_last, "uneven": self.order_options.uneven}
-        given: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "shuffle": shuffle}
-        given = {name: value for name, value in given.items() if value is not None}
-        if self.packed is not None:
-            known_seeds = seeds is not None or self.packed.beyond == "online"
-            self.seeds = resolve_seeds(self.dataset, seeds) if known_seeds else {}
-            self._arrangement = arrangement_of(self.dataset, order, self.seeds) if known_seeds else None
-            given |= of_order if order is not None else {}
-            given |= {"seeds": self._describe_seeds()} if known_seeds else {}
-            given |= describe_arrangement(self._arrangement) if known_seeds and order is not None else {}
-            given |= {} if sampler is None else {"sampler": describe_sampler(sampler)}
-            check_identity(self.packed, self.dataset, given | {"world_size": world_size})
-            names = ("batch_size", "seed", "shuffle", *of_order)
-            given |= {name: self.packed.identity[name] for name in names}
-            if self.packed.beyond == "online" and sampler is None:
-                raise ConfigError(
-                    "fanouts or sampler must be given to go on online beyond the packed epochs (got none)"
-                )
-        else:
-            self.seeds = resolve_seeds(self.dataset, seeds)
-            self._arrangement = arrangement_of(self.dataset, order, self.seeds)
-            given = {"batch_size": 1024, "seed": 0, "shuffle": True} | of_order | given
-        self._order: dict[str, Any] = given | {"rank": rank, "world_size": world_size}
-        self._order = {name: self._order[name] for name in ORDER_NAMES}
-        checked = {name: self._order[name] for name in ("batch_size", "rank", "world_size", "uneven")}
-        check_order(**checked)
-        stored = {ntype: self.dataset.feature_names(ntype) for ntype in self.dataset.node_types}
-        self._node_tables = table_keys(features, stored, "features")
-        stored_edges = {etype: self.dataset.edge_feature_names(etype) for etype in self.dataset.edge_types}
-        self._edge_tables = table_keys(edge_features, stored_edges, "edge_features")
-        if self.packed is not None:
-            keys = list(self.packed.tables)
-            if (features != "feat" or edge_features is not None) and keys != [*self._node_tables, *self._edge_tables]:
-                raise ConfigError(f"features must be {keys}, as they were packed (got {features} and {edge_features})")
-            self._node_tables = [key for key in keys if not key.is_edge]
-            self._edge_tables = [key for key in keys if key.is_edge]
-        self.options = RuntimeOptions(
+        Recipe.__init__(
+            self,
+            dataset,
+            seeds,
+            fanouts=fanouts,
+            sampler=sampler,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            features=features,
             budget=budget,
-            memory=MemoryOptions() if memory is None else memory,
-            pipeline=PipelineOptions() if pipeline is None else pipeline,
+            device=device,
+            order=order,
+            memory=memory,
+            pipeline=pipeline,
             storage=storage,
-            output=OutputOptions() if output is None else output,
-            device=None if device is None else torch.device(device),
-            seed=self._order["seed"],
+            output=output,
+            shards=shards,
+            packed=packed,
+            spill=spill,
         )
         self._begin()
+        history = self.options.memory.history
         if history is not None:
-            others = isinstance(self.seeds, EdgeSeeds | TimedSeeds)
-            if packed is not None or not isinstance(sampler, NeighborSampler) or sampler.disjoint or others:
+            given, others = self._sampler, isinstance(self.seeds, EdgeSeeds | TimedSeeds)
+            if packed is not None or not isinstance(given, NeighborSampler) or given.disjoint or others:
                 raise ConfigError("history must be given with fanouts and with nodes as seeds, and without packed")
             assert isinstance(self.seeds, dict)
-            history = self._with_nodes(history, self.dataset, self.seeds, sampler.fanouts, self.order(0, 0, 1))
-            self._sampler, self.history = open_history(self.dataset, history, sampler, self.seeds, self.options)
+            history = self._with_nodes(history, self.dataset, self.seeds, given.fanouts, self.order(0, 0, 1))
+            self._sampler, self.history = open_history(self.dataset, history, given, self.seeds, self.options)
             self.options = replace(self.options, embeddings_bytes=self.history.bytes)
         self._chosen = self.options  # by the user; with packed epochs, options say how the budget serves them best
-        self._start()
-
-    def _start(self) -> None:
-        """Open what a first epoch needs; a budget that is too small is refused now."""
         self._open()
-
-    @property
-    def sampler(self) -> Sampler:
-        """What makes samples; unknown where batches were packed and it was not given."""
-        if self._sampler is None:
-            raise ConfigError("sampler is not known: these epochs were packed, and none was given")
-        return self._sampler
-
-    def __len__(self) -> int:
-        """Batches of an epoch on this rank."""
-        return len(self.order()) if self.packed is None else self.packed.batches_of_rank[self._order["rank"]]
-
-    def order(self, epoch: int | None = None, rank: int | None = None, world_size: int | None = None) -> SeedOrder:
-        """Return the seeds of every batch of an epoch.
-
-        Parameters
-        ----------
-        epoch : int, optional
-            By default the one that runs, or that the next ``iter()`` begins.
-        rank, world_size : int, optional
-            Whose part; by default ours.
-        """
-        if self.packed is not None and not self.seeds:
-            raise ConfigError("the order needs the seeds: these epochs were packed, and none were given")
-        changed = {"rank": rank, "world_size": world_size}
-        settings: dict[str, Any] = self._order | {name: value for name, value in changed.items() if value is not None}
-        settings["epoch"] = self._epoch if epoch is None else epoch
-        return SeedOrder(self.seeds, arrangement=self._arrangement, **settings)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next ``iter()``; ends one that runs.
@@ -286,23 +221,6 @@ class Loader(EpochLoader[Batch], IterableDataset[Batch]):
         order, epoch = self.order(), self._epoch
         sampler = followed(self.sampler, self.order)
         return (SeedsOfEpoch(order[index], epoch, sampler) for index in indices)
-
-    def _describe_seeds(self) -> dict[str, list[Any]]:
-        seeds = self.seeds
-        if isinstance(seeds, EdgeSeeds):
-            parts = {"src": seeds.src, "dst": seeds.dst} | ({} if seeds.times is None else {"times": seeds.times})
-        elif isinstance(seeds, TimedSeeds):
-            times = {f"times of {ntype}": times for ntype, times in by_type(seeds.times).items()}
-            parts = by_type(seeds.nodes) | times
-        else:
-            parts = seeds
-        return describe_ids(parts)
-
-    def _order_identity(self) -> dict[str, Any]:
-        if self.packed is not None:
-            return self.packed.identity | {"rank": self._order["rank"]}
-        made_by = {"seeds": self._describe_seeds(), "sampler": describe_sampler(self.sampler)}
-        return {"dataset": self.dataset.id} | made_by | self._order | describe_arrangement(self._arrangement)
 
     def __repr__(self) -> str:
         part = f", rank {self._order['rank']} of {self._order['world_size']}" if self._order["world_size"] != 1 else ""

@@ -312,7 +312,8 @@ def open_packed_options(packed: Packed, options: RuntimeOptions, dataset: Datase
     # The map of the host buffer doubles in steps, so what a few rows more would take is not known exactly.
     hot = sum(host_bytes(entry.hot_rows, entry.table.row_bytes) for entry in packed.tables.values())
     sample_bytes = packed.largest_sample_bytes
-    return replace(packed_options(options, memory, tables, sample_bytes, standing, hot), budget=memory.host)
+    found = packed_options(options, memory, tables, sample_bytes, standing, hot)
+    return replace(found, budget=memory.host, spill=None)  # rows are read in order already
 
 
 def _hot_buffer(options: RuntimeOptions, left: int, hot_bytes: int | None) -> int | str:

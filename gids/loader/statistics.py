@@ -48,6 +48,7 @@ class RuntimeStatistics:
             runtime.division.reasons,
             runtime.is_prepared,
             self._inputs,
+            exchange=runtime.exchanged(),
         )
 
     def reset(self, runtime: Runtime | None) -> None:

@@ -5,6 +5,7 @@ from gids.models.gat import GAT, GATLayer
 from gids.models.gcn import GCN, GCNLayer
 from gids.models.mlp import MLP
 from gids.models.reasoning import NbfNet, RedGnn, ranking_loss
+from gids.models.rgcn import RGCN, RGCNLayer
 from gids.models.sage import GraphSAGE, SAGELayer, mean_of_neighbours
 from gids.models.stack import BlockModel
 
@@ -12,12 +13,14 @@ __all__ = [
     "GAT",
     "GCN",
     "MLP",
+    "RGCN",
     "BlockModel",
     "GATLayer",
     "GCNLayer",
     "GraphSAGE",
     "History",
     "NbfNet",
+    "RGCNLayer",
     "RedGnn",
     "SAGELayer",
     "mean_of_neighbours",

@@ -30,5 +30,5 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*layers[:-2])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Give float logits ``[n, out_dim]`` for float rows ``[n, in_dim]``."""
+        """Return float logits ``[n, out_dim]`` for float rows ``[n, in_dim]``."""
         return cast(Tensor, self.layers(x))

@@ -11,7 +11,7 @@ from torch.nn import functional
 from gids.models.stack import BlockModel
 
 
-def mean_of_neighbours(x: Tensor, indptr: Tensor, src: Tensor) -> Tensor:
+def mean_of_neighbours(x: Tensor, indptr: Tensor, src: Tensor, weights: Tensor | None = None) -> Tensor:
     """Average the rows ``x[src]`` of every destination; zeros where it has no edge.
 
     Parameters
@@ -20,6 +20,8 @@ def mean_of_neighbours(x: Tensor, indptr: Tensor, src: Tensor) -> Tensor:
         float ``[sources, dim]``.
     indptr, src : Tensor
         int64: edges by destination, ``[destinations + 1]`` and ``[edges]``.
+    weights : Tensor, optional
+        float ``[edges]``: what every row is multiplied with first.
 
     Returns
     -------
@@ -31,21 +33,36 @@ def mean_of_neighbours(x: Tensor, indptr: Tensor, src: Tensor) -> Tensor:
     An embedding bag gathers and reduces in one pass and adds gradients in a fixed order, so training on a CPU is
     reproducible to the last bit; ``index_add`` and ``segment_reduce`` are not, and are 4 to 5 times slower.
     """
-    return functional.embedding_bag(src, x, indptr, mode="mean", include_last_offset=True)
+    if weights is None:
+        return functional.embedding_bag(src, x, indptr, mode="mean", include_last_offset=True)
+    total = functional.embedding_bag(
+        src, x, indptr, mode="sum", include_last_offset=True, per_sample_weights=weights.to(x.dtype)
+    )
+    return total / indptr.diff().clamp(min=1).to(x.dtype).unsqueeze(1)
 
 
 class SAGELayer(nn.Module):
     """``W_self x_i + W_neighbours mean(x_j) + b`` for every destination ``i``."""
+
+    #: What becomes of the rows of neighbours; :meth:`update` takes the result.
+    reduce = "mean"
 
     def __init__(self, in_dim: int, out_dim: int):
         super().__init__()
         self.own = nn.Linear(in_dim, out_dim)
         self.neighbours = nn.Linear(in_dim, out_dim, bias=False)
 
-    def forward(self, x: Tensor, indptr: Tensor, src: Tensor) -> Tensor:
-        """Return float ``[destinations, out_dim]``; destinations are the first rows of ``x``."""
-        own: Tensor = self.own(x[: len(indptr) - 1])
-        neighbours: Tensor = self.neighbours(mean_of_neighbours(x, indptr, src))
+    def forward(self, x: Tensor, indptr: Tensor, src: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return float ``[destinations, out_dim]``; destinations are the first rows of ``x``.
+
+        ``weights`` of edges multiply the rows before their mean is taken.
+        """
+        return self.update(x[: len(indptr) - 1], mean_of_neighbours(x, indptr, src, weights))
+
+    def update(self, own_rows: Tensor, mean: Tensor) -> Tensor:
+        """Return float ``[destinations, out_dim]`` of their own rows and the mean of their neighbours' rows."""
+        own: Tensor = self.own(own_rows)
+        neighbours: Tensor = self.neighbours(mean)
         return own + neighbours
 
 

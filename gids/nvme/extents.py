@@ -12,8 +12,9 @@ from pathlib import Path
 
 import xxhash
 
+from gids.dataset import strict
 from gids.errors import ConfigError, DatasetError
-from gids.storage.system import ioctl
+from gids.storage.system import ioctl, read_file
 
 _FS_IOC_FIEMAP = 0xC020660B
 _FS_IOC_GETFLAGS = 0x80086601
@@ -79,20 +80,30 @@ class ExtentMap:
     @classmethod
     def load(cls, path: Path) -> ExtentMap:
         """Read what :meth:`save` wrote."""
-        record = json.loads(path.read_text())
-        if record.get("version") != 1 or xxhash.xxh64_hexdigest(record["map"].encode()) != record["checksum"]:
-            raise DatasetError(f"extent map {path} must be of version 1 and undamaged")
-        body = json.loads(record["map"])
-        files = tuple(
-            FileExtents(
-                entry["path"],
-                entry["bytes"],
-                tuple((a, b, c) for a, b, c in entry["extents"]),
-                tuple((a, b) for a, b in entry["samples"]),
+        with strict.damage_in(path):
+            record = json.loads(read_file(path))
+            if record.get("version") != 1 or xxhash.xxh64_hexdigest(record["map"].encode()) != record["checksum"]:
+                raise DatasetError(f"extent map {path} must be of version 1 and undamaged")
+            body = json.loads(record["map"])
+            files = tuple(
+                FileExtents(
+                    strict.text(entry, "path"),
+                    strict.count(entry, "bytes"),
+                    tuple(
+                        (
+                            strict.as_count(a, "file offset"),
+                            strict.as_count(b, "length", 1),
+                            strict.as_count(c, "device offset"),
+                        )
+                        for a, b, c in entry["extents"]
+                    ),
+                    tuple(
+                        (strict.as_count(a, "file offset"), strict.as_text(b, "checksum")) for a, b in entry["samples"]
+                    ),
+                )
+                for entry in body["files"]
             )
-            for entry in body["files"]
-        )
-        return cls(body["serial"], body["nsid"], files)
+            return cls(strict.text(body, "serial"), strict.count(body, "nsid", 1), files)
 
 
 def resolve_extents(path: str | os.PathLike[str], partition_offset: int = 0) -> FileExtents:

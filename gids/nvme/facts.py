@@ -35,7 +35,7 @@ def facts(root: Path = Path("/")) -> list[Fact]:
 
 
 def give_steps(address: str, root: Path = Path("/")) -> list[str]:
-    """Give the shell commands (as root) that hand the drive at a PCI address to gids."""
+    """Return the shell commands (as root) that hand the drive at a PCI address to gids."""
     device = f"/sys/bus/pci/devices/{address}"
     group = _link(root / device[1:] / "iommu_group") or "GROUP"
     steps = [f"umount {mount}" for mount in _mounts(root, address)]
@@ -52,7 +52,7 @@ def give_steps(address: str, root: Path = Path("/")) -> list[str]:
 
 
 def take_back_steps(address: str) -> list[str]:
-    """Give the shell commands (as root) that return the drive to the kernel's own driver."""
+    """Return the shell commands (as root) that return the drive to the kernel's own driver."""
     device = f"/sys/bus/pci/devices/{address}"
     return [
         f"echo > {device}/driver_override",

@@ -173,7 +173,7 @@ def load_dataset(
 
 
 def feature_files(dataset: Dataset) -> list[Path]:
-    """Give every file behind a node or edge feature table, each once, in a stable order."""
+    """Return every file behind a node or edge feature table, each once, in a stable order."""
     tables: list[RowTable] = []
     for ntype in dataset.node_types:
         tables += [dataset.feature_table(ntype, name) for name in dataset.feature_names(ntype)]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import xxhash
 
-from gids.errors import DatasetError
+from gids.dataset import strict
+from gids.errors import ConfigError, DatasetError
 
 MAGIC = b"GIDSNVME"
 VERSION = 1
@@ -58,7 +60,7 @@ class Superblock:
     files: tuple[StoredFile, ...] = field(default=())
 
     def to_bytes(self) -> bytes:
-        """Give the ``SUPERBLOCK_BYTES`` bytes to write."""
+        """Return the ``SUPERBLOCK_BYTES`` bytes to write."""
         text = json.dumps(asdict(self), separators=(",", ":")).encode()
         if _HEADER.size + len(text) > SUPERBLOCK_BYTES:
             raise DatasetError(f"superblock must fit {SUPERBLOCK_BYTES} bytes (got {len(text)}): too many files")
@@ -68,14 +70,38 @@ class Superblock:
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Superblock:
         """Read a superblock; ``where`` names the drive in errors."""
+        if len(data) < _HEADER.size:
+            raise DatasetError(f"superblock of {where} must have {_HEADER.size} bytes (got {len(data)})")
         magic, version, length, checksum = _HEADER.unpack_from(data)
         if magic != MAGIC:
             raise DatasetError(f"{where} carries no gids superblock (format it with: gids nvme format)")
         if version != VERSION:
             raise DatasetError(f"superblock version of {where} must be {VERSION} (got {version})")
-        text = data[_HEADER.size : _HEADER.size + length]
-        if len(text) != length or xxhash.xxh64_intdigest(text) != checksum:
+        body = data[_HEADER.size : _HEADER.size + length]
+        if len(body) != length or xxhash.xxh64_intdigest(body) != checksum:
             raise DatasetError(f"superblock of {where} is damaged: its checksum does not match")
-        record = json.loads(text)
-        files = tuple(StoredFile(**entry) for entry in record.pop("files"))
-        return cls(files=files, **record)
+        with strict.damage_in(Path(where)):
+            record = json.loads(body)
+            files = tuple(
+                StoredFile(
+                    strict.text(entry, "path"),
+                    strict.count(entry, "bytes"),
+                    strict.count(entry, "offset"),
+                    strict.count(entry, "unit_bytes", 1),
+                    strict.text(entry, "checksum"),
+                )
+                for entry in record["files"]
+            )
+            position, drives = strict.count(record, "position"), strict.count(record, "drives", 1)
+            if position >= drives:
+                raise ConfigError(f"position must be below drives = {drives} (got {position})")
+            if not isinstance(record["dataset_id"], str):
+                raise ConfigError(f"dataset_id must be text (got {record['dataset_id']!r})")
+            return cls(
+                strict.text(record, "set_id"),
+                position,
+                drives,
+                strict.text(record, "serial"),
+                record["dataset_id"],
+                files,
+            )

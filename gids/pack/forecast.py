@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -28,6 +26,7 @@ from gids.pack.recipe import Recipe
 from gids.runtime.options import MemoryOptions
 from gids.sampling.stored import StoredSample, encode
 from gids.storage import load_curve
+from gids.storage.write_probe import probe_writes
 from gids.types import TableKey
 from gids.units import format_bytes, parse_bytes
 
@@ -37,9 +36,6 @@ LOOKED_AT_SECONDS = 20.0
 TRIAL_BYTES = 1 << 30
 #: Batches that are read online on trial, after as many that are not timed.
 ONLINE_BATCHES = 32
-WRITTEN_BYTES = 256 << 20
-WRITE_BYTES = 1 << 20
-WRITERS = 4
 
 
 @dataclass(frozen=True)
@@ -149,7 +145,7 @@ def forecast(
     written = max(0, disk_bytes - samples_bytes)
     curve = load_curve(next(iter(tables.values())).stripes[0].path)
     with tempfile.TemporaryDirectory(prefix=".gids-pack-", dir=home) as scratch:
-        write_rate = write_bytes_per_s(Path(scratch))
+        write_rate = probe_writes(Path(scratch)).write
         delivered = _try_packed(recipe, Path(scratch) / "trial", asked, budget, memory)
     online = _try_online(recipe)
     sampling_s = total * look.seconds
@@ -273,8 +269,7 @@ def _try_online(recipe: Recipe) -> float:
         batch_size=recipe._order["batch_size"],
         shuffle=recipe._order["shuffle"],
         seed=chosen.seed,
-        features=_names(recipe._node_tables),
-        edge_features=_names(recipe._edge_tables) or None,
+        features=_names([*recipe._node_tables, *recipe._edge_tables]),
         budget=chosen.budget,
         memory=chosen.memory,
     )
@@ -292,30 +287,3 @@ def _names(keys: list[TableKey]) -> dict[Any, list[str]]:
     for key in keys:
         names.setdefault(key.type, []).append(key.name)
     return names
-
-
-def write_bytes_per_s(directory: Path) -> float:
-    """Write a scratch file in large direct writes, several at once, and return the bytes per second."""
-    path = directory / "written.bin"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags | os.O_DIRECT)
-    except OSError:
-        descriptor = os.open(path, flags)
-    memory = mmap.mmap(-1, WRITE_BYTES)
-    memory.write(np.random.default_rng(0).bytes(WRITE_BYTES))
-    try:
-        os.posix_fallocate(descriptor, 0, WRITTEN_BYTES)
-        begin = time.perf_counter()
-        with ThreadPoolExecutor(WRITERS, "gids-write") as threads:
-            list(threads.map(lambda at: os.pwrite(descriptor, memory, at), range(0, WRITTEN_BYTES, WRITE_BYTES)))
-        os.fdatasync(descriptor)
-        return WRITTEN_BYTES / (time.perf_counter() - begin)
-    except OSError as error:
-        raise ConfigError(
-            f"{directory.parent} must have room for {format_bytes(WRITTEN_BYTES)} on trial ({error.strerror})"
-        ) from error
-    finally:
-        os.close(descriptor)
-        memory.close()
-        path.unlink(missing_ok=True)

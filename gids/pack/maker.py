@@ -18,7 +18,7 @@ from gids.dataset.build import Build
 from gids.dataset.packed import FORMAT, INDEX, POSITIONS, SAMPLES, VERSION, Packed, digest_of
 from gids.dataset.table_writer import Progress, write_errors
 from gids.errors import ConfigError, DatasetError
-from gids.loader.graph import Seeds
+from gids.loader.graph import Features, Seeds
 from gids.loader.packed import labels_bytes, packed_options
 from gids.pack.arrange import ArrangedTable, arrange, choose_segment, count_sizes, hot_rows
 from gids.pack.materialise import TableFile
@@ -42,8 +42,7 @@ def pack(
     batch_size: int | None = None,
     shuffle: bool | None = None,
     seed: int | None = None,
-    features: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = "feat",
-    edge_features: Any = None,
+    features: Features = "feat",
     order: OrderOptions | None = None,
     topology: str = "memory",
     epochs: int = 1,
@@ -65,7 +64,7 @@ def pack(
         What to train on.
     path : path-like
         Directory to make; it appears when everything is on disk.
-    seeds, fanouts, sampler, batch_size, shuffle, seed, features, edge_features, order
+    seeds, fanouts, sampler, batch_size, shuffle, seed, features, order
         As in :class:`gids.Loader`. Batches of all ranks of ``order`` are packed.
     topology : {"memory", "disk"}
         Where neighbour lists are while batches are sampled.
@@ -95,7 +94,6 @@ def pack(
         shuffle=shuffle,
         seed=seed,
         features=features,
-        edge_features=edge_features,
         budget=budget,
         order=order,
         memory=MemoryOptions(topology=topology),

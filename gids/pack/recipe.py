@@ -7,7 +7,7 @@ from typing import Any
 
 from gids._native import ThreadPool
 from gids.errors import ConfigError
-from gids.loader import Loader
+from gids.loader import recipe as loader_recipe
 from gids.loader.graph import open_topology
 from gids.runtime.backend import SampledRows, sample_on_host
 from gids.sampling import Sample, SampleKey, SeedBatch, SeedOrder, Topology
@@ -15,11 +15,8 @@ from gids.table import RowTable
 from gids.types import EdgeType, TableKey
 
 
-class Recipe(Loader):
+class Recipe(loader_recipe.Recipe):
     """A loader that is described and never opened; its batches are those that the loader would make."""
-
-    def _start(self) -> None:
-        """Open nothing."""
 
     @property
     def tables(self) -> dict[TableKey, RowTable]:

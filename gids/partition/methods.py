@@ -82,7 +82,9 @@ def make(
     name = str(parts) if name is None else name
     _check(numbers.total, parts, passes, imbalance, train_imbalance, method)
     if store and not overwrite and name in stored_names(dataset):
-        raise ConfigError(f"partition {name!r} of {dataset.path} exists; choose another name or ask to overwrite it")
+        raise ConfigError(
+            f"partition {name!r} of {dataset.path} exists; choose another name, or overwrite it (overwrite=True, --overwrite)"
+        )
     threads = threads or len(os.sched_getaffinity(0))
     pool = _native.ThreadPool(threads, "gids-partition")
     started = time.monotonic()

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from gids.dataset import Dataset
+from gids.dataset import Dataset, strict
 from gids.dataset.build import safe_name
 from gids.dataset.checksum import file_digest
 from gids.dataset.in_place import read_npy_header
@@ -98,7 +98,9 @@ def save(dataset: Dataset, partition: Partition, name: str, *, overwrite: bool =
     """
     check_fits(dataset, partition)
     if name in stored_names(dataset) and not overwrite:
-        raise ConfigError(f"partition {name!r} of {dataset.path} exists; choose another name or ask to overwrite it")
+        raise ConfigError(
+            f"partition {name!r} of {dataset.path} exists; choose another name, or overwrite it (overwrite=True, --overwrite)"
+        )
     folder = dataset.scratch_dir / _FOLDER
     try:
         return _write(folder, safe_name(name), partition)
@@ -206,7 +208,7 @@ def _describe(dataset: Dataset, name: str | int | None) -> tuple[Path, dict[str,
     description = path / _DESCRIPTION
     try:
         document = json.loads(read_file(description))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DatasetError(f"{description} must be JSON ({error})") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise DatasetError(f"{description} must have format {FORMAT!r}")
@@ -214,8 +216,16 @@ def _describe(dataset: Dataset, name: str | int | None) -> tuple[Path, dict[str,
         raise DatasetError(f"{description} has version {document.get('version')!r}, this gids reads {VERSION}")
     if document.pop("digest", None) != _digest(document):
         raise DatasetError(f"{description} was changed or damaged after it was written: its digest does not match")
-    counts = {ntype: int(entry["num_nodes"]) for ntype, entry in document["nodes"].items()}
-    _check_fits(dataset, document["dataset_id"], counts)
+    with strict.damage_in(description):
+        counts = {ntype: strict.count(entry, "num_nodes") for ntype, entry in document["nodes"].items()}
+        for entry in document["nodes"].values():
+            strict.Places(path).file(strict.text(entry, "file"))
+            strict.text(entry, "digest")
+        for name in ("num_parts", "cut_edges", "num_edges"):
+            strict.count(document, name)
+        if not isinstance(document["provenance"], dict):
+            raise ConfigError(f"provenance must be a JSON object (got {document['provenance']!r})")
+        _check_fits(dataset, strict.text(document, "dataset_id"), counts)
     return path, document
 
 

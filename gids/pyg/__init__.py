@@ -14,11 +14,13 @@ except ImportError as error:
     raise ImportError("gids.pyg needs PyTorch Geometric (pip install 'gids[pyg]')") from error
 
 from gids.pyg.hops import HopSampler, Neighborhood
+from gids.pyg.infer import ConvLayer
 from gids.pyg.loader import LinkNeighborLoader, NeighborLoader
 from gids.pyg.sampler import NeighborSampler
 from gids.pyg.stores import FeatureStore, GraphStore
 
 __all__ = [
+    "ConvLayer",
     "FeatureStore",
     "GraphStore",
     "HopSampler",

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.data.storage import BaseStorage
 
 from gids._native import ThreadPool, piece_bytes
 from gids.dataset import Dataset
@@ -19,7 +20,7 @@ from gids.loader.graph import open_topology
 from gids.pyg.hops import HistoryHops, HopSampler, Neighborhood
 from gids.pyg.sampler import from_output, hetero_output, output
 from gids.pyg.seeds import Inputs, Start
-from gids.pyg.stores import attribute_names
+from gids.pyg.stores import attribute_name
 from gids.runtime.backend import Backend
 from gids.runtime.batch import tensor_sizes
 from gids.runtime.options import RuntimeOptions
@@ -60,8 +61,8 @@ class PygFeed:
         Samples neighbourhoods, on the CPU.
     inputs : Inputs
         What batches begin with.
-    edge_features : bool
-        Whether to fetch edge features too.
+    tables : list of TableKey
+        Feature tables to fetch.
     profile : SeedOrder
         Batches to learn the demand from.
     transform, transform_sampler_output : callable, optional
@@ -83,7 +84,7 @@ class PygFeed:
         hops: HopSampler,
         inputs: Inputs,
         *,
-        edge_features: bool,
+        tables: list[TableKey],
         profile: SeedOrder,
         transform: Callable[[Any], Any] | None,
         transform_sampler_output: Callable[[Any], Any] | None,
@@ -96,18 +97,16 @@ class PygFeed:
         self._transform, self._transform_output = transform, transform_sampler_output
         self._options, self._backend, self._pool = options, backend, pool
         self._hetero = is_hetero(dataset)
-        self._node_names = {ntype: attribute_names(dataset, ntype) for ntype in dataset.node_types}
-        self._edge_names = {e: dataset.edge_feature_names(e) if edge_features else [] for e in dataset.edge_types}
-        self.tables: dict[TableKey, RowTable] = {
-            TableKey(ntype, name): dataset.feature_table(ntype, name)
-            for ntype, names in self._node_names.items()
-            for name in names.values()
-        }
-        self.tables |= {
-            TableKey(e, name): dataset.edge_feature_table(e, name)
-            for e, names in self._edge_names.items()
-            for name in names
-        }
+        self._node_names: dict[str, dict[str, str]] = {ntype: {} for ntype in dataset.node_types}
+        self._edge_names: dict[EdgeType, list[str]] = {etype: [] for etype in dataset.edge_types}
+        self.tables: dict[TableKey, RowTable] = {}
+        for key in tables:
+            if isinstance(key.type, str):
+                self._node_names[key.type][attribute_name(key.name)] = key.name
+                self.tables[key] = dataset.feature_table(key.type, key.name)
+            else:
+                self._edge_names[key.type].append(key.name)
+                self.tables[key] = dataset.edge_feature_table(key.type, key.name)
         self._labels = backend.deliver_tensors(load_labels(dataset)) if options.output.labels else {}
         self._ranker = Ranker(
             dataset,
@@ -160,8 +159,6 @@ class PygFeed:
         key = SampleKey(self._options.seed, epoch, batch.global_index)
         start = self._inputs.start(batch.nodes, key)
         found = hops.sample(self.topology, start.nodes, key, self._pool, start.times)
-        if self.topology.lists is not None:
-            self.topology.lists.visits_per_batch = sum(sum(new[:-1]) for new in found.num_sampled_nodes.values())
         if found.batch is not None and start.trees:
             # Both ends of an edge and of its negatives make one example.
             found = replace(found, batch={t: trees % start.trees for t, trees in found.batch.items()})
@@ -176,9 +173,12 @@ class PygFeed:
                 nodes, places[ntype] = torch.unique(nodes, return_inverse=True)
             rows |= {TableKey(ntype, name): nodes for name in names.values()}
         for etype, edge_names in self._edge_names.items():
+            if not edge_names:
+                continue
             edges = found.edge[etype]
             repeated = self._hops.replace or self._hops.disjoint or self._transform_output is not None
-            if edge_names and repeated:
+            repeated = repeated or self._hops.subgraph == "bidirectional"
+            if repeated:
                 edges, places[etype] = torch.unique(edges, return_inverse=True)
             rows |= {TableKey(etype, name): edges for name in edge_names}
         sampled = _Sampled(start, found, places)
@@ -207,8 +207,8 @@ class PygFeed:
         data = Data(edge_index=torch.stack([found.row[etype], found.col[etype]]))
         self._fill(data, ntype, found, rows)
         self._fill_edges(data, etype, found, rows)
-        data.num_sampled_nodes = found.num_sampled_nodes[ntype]
-        data.num_sampled_edges = found.num_sampled_edges[etype]
+        data.num_sampled_nodes = None if found.num_sampled_nodes is None else found.num_sampled_nodes[ntype]
+        data.num_sampled_edges = None if found.num_sampled_edges is None else found.num_sampled_edges[etype]
         return data
 
     def _hetero_data(self, found: Neighborhood, rows: Mapping[Any, Tensor]) -> HeteroData:
@@ -218,11 +218,13 @@ class PygFeed:
         for etype in found.row:
             data[etype].edge_index = torch.stack([found.row[etype], found.col[etype]])
             self._fill_edges(data[etype], etype, found, rows)
-        data.set_value_dict("num_sampled_nodes", found.num_sampled_nodes)
-        data.set_value_dict("num_sampled_edges", found.num_sampled_edges)
+        if found.num_sampled_nodes is not None:
+            data.set_value_dict("num_sampled_nodes", found.num_sampled_nodes)
+        if found.num_sampled_edges is not None:
+            data.set_value_dict("num_sampled_edges", found.num_sampled_edges)
         return data
 
-    def _fill(self, store: Any, ntype: str, found: Neighborhood, rows: Mapping[Any, Tensor]) -> None:
+    def _fill(self, store: BaseStorage | Data, ntype: str, found: Neighborhood, rows: Mapping[Any, Tensor]) -> None:
         store.n_id = found.node[ntype]
         store.num_nodes = len(found.node[ntype])
         if found.batch is not None:
@@ -232,8 +234,11 @@ class PygFeed:
         if ntype in self._labels:
             store.y = self._labels[ntype][found.node[ntype]]
 
-    def _fill_edges(self, store: Any, etype: EdgeType, found: Neighborhood, rows: Mapping[Any, Tensor]) -> None:
-        store.e_id = found.edge[etype]
+    def _fill_edges(
+        self, store: BaseStorage | Data, etype: EdgeType, found: Neighborhood, rows: Mapping[Any, Tensor]
+    ) -> None:
+        if etype in found.edge:
+            store.e_id = found.edge[etype]
         for name in self._edge_names[etype]:
             store[EDGE_ATTR if name == "feat" else name] = rows[etype, name]
 
@@ -262,7 +267,7 @@ class PygFeed:
         if ranks is None or self._transform_output is not None:
             return None
         sampler = [str(self._hops.by_hop), self._hops.replace, self._hops.weights, type(self._inputs).__name__]
-        sampler += [self._hops.disjoint, str(self._hops.times)]
+        sampler += [self._hops.disjoint, str(self._hops.times), self._hops.subgraph]
         sampler += [self._hops.identity] if isinstance(self._hops, HistoryHops) else []
         order = self._profile.identity
         tables = [str(key) for key in self.tables]
@@ -276,6 +281,12 @@ class PygFeed:
     def close(self) -> None:
         """Close a graph on disk; one in memory, which may serve others, has nothing to close."""
         self.topology.close()
+
+
+def every_table(dataset: Dataset) -> list[TableKey]:
+    """Return the tables of all node types, then of all edge types."""
+    nodes = [TableKey(ntype, name) for ntype in dataset.node_types for name in dataset.feature_names(ntype)]
+    return nodes + [TableKey(etype, name) for etype in dataset.edge_types for name in dataset.edge_feature_names(etype)]
 
 
 def followed_hops(hops: HopSampler, inputs: Inputs, order_of: Callable[[int], SeedOrder], seed: int) -> HopSampler:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -23,12 +23,15 @@ from gids.sampling import (
     NeighborSampler,
     SampleKey,
     Sampler,
+    ShadowSampler,
     TemporalSampler,
     TimedSeeds,
     Topology,
 )
 from gids.sampling.history import Candidates, HistoryWindow, SeedsOf
 
+#: Which edges a subgraph has, see :class:`HopSampler`.
+Subgraph = Literal["directional", "induced", "bidirectional"]
 #: Neighbours per hop, nearest hop first; by edge type where they differ.
 NumNeighbors = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 
@@ -45,8 +48,8 @@ class Neighborhood:
         int64 source and destination of every edge, as positions in ``node``; hop by hop.
     edge : dict of EdgeType to Tensor
         int64 edge ids.
-    num_sampled_nodes, num_sampled_edges : dict to list of int
-        Nodes new at every hop (hop 0: the seeds), and edges of every hop.
+    num_sampled_nodes, num_sampled_edges : dict to list of int, or None
+        Nodes new at every hop (hop 0: the seeds), and edges of every hop; none where edges belong to no hop.
     history : HistoryStep or None
         Which nodes were not expanded because their embeddings are stored.
     batch : dict of str to Tensor, or None
@@ -57,8 +60,8 @@ class Neighborhood:
     row: dict[EdgeType, Tensor]
     col: dict[EdgeType, Tensor]
     edge: dict[EdgeType, Tensor]
-    num_sampled_nodes: dict[str, list[int]]
-    num_sampled_edges: dict[EdgeType, list[int]]
+    num_sampled_nodes: dict[str, list[int]] | None
+    num_sampled_edges: dict[EdgeType, list[int]] | None
     history: HistoryStep | None = None
     batch: dict[str, Tensor] | None = None
 
@@ -97,6 +100,9 @@ class HopSampler:
         Whether every seed has a neighbourhood of its own, which shares no node with others.
     times : ByTime, optional
         Only edges that existed at the time of their seed; such neighbourhoods are disjoint.
+    subgraph : "directional", "induced" or "bidirectional"
+        The edges that were sampled; all edges of the graph between the nodes that were found; or those that were
+        sampled, in both directions. Not the latter two with disjoint neighbourhoods.
     """
 
     def __init__(
@@ -107,7 +113,13 @@ class HopSampler:
         weights: bool = False,
         disjoint: bool = False,
         times: ByTime | None = None,
+        subgraph: Subgraph = "directional",
     ):
+        if subgraph != "directional" and (disjoint or times is not None):
+            raise ConfigError(
+                f"subgraph_type must be 'directional' with disjoint=True or time_attr (got {subgraph!r}): edges that "
+                "were not sampled belong to no seed and no time"
+            )
         if times is not None and weights:
             raise ConfigError("weight_attr must be None with time_attr: sampling by time with weights is not supported")
         if disjoint and weights:
@@ -125,6 +137,8 @@ class HopSampler:
         self.disjoint, self.times = disjoint or times is not None, times
         self._samplers = [self._sampler(fanout, hop) for hop, fanout in enumerate(by_hop)]
         self._numberer = NeighborSampler([0])
+        self.subgraph = subgraph
+        self._between = ShadowSampler([0], edge_ids=True)
 
     def _sampler(self, fanout: int | dict[EdgeType, int], hop: int) -> Sampler:
         # No node is expanded twice, so one key for all hops draws every node's edges independently; in trees of their
@@ -203,7 +217,10 @@ class HopSampler:
             for ntype, ids in nodes.items():
                 new_nodes[ntype].append(len(ids) - known[ntype])
             begin = known
-        return Neighborhood(
+        _count_visits(topology, new_nodes)
+        if self.subgraph == "induced":
+            return self._induced(topology, nodes, pool, step)
+        found = Neighborhood(
             nodes,
             {etype: torch.cat(parts) for etype, parts in rows.items()},
             {etype: torch.cat(parts) for etype, parts in cols.items()},
@@ -212,6 +229,16 @@ class HopSampler:
             {etype: [len(part) for part in parts] for etype, parts in rows.items()},
             step,
         )
+        return both_ways(found) if self.subgraph == "bidirectional" else found
+
+    def _induced(
+        self, topology: Topology, nodes: dict[str, Tensor], pool: ThreadPool | None, step: HistoryStep | None
+    ) -> Neighborhood:
+        """Return all edges of the graph between nodes."""
+        (block,) = self._between.sample(topology, nodes, SampleKey(), pool).blocks
+        assert block.edge_ids is not None
+        cols = {etype: block.dst(etype) for etype in topology.edge_types}
+        return Neighborhood(nodes, dict(block.src), cols, dict(block.edge_ids), None, None, step)
 
     def _sample_trees(
         self,
@@ -258,6 +285,7 @@ class HopSampler:
                 cols[etype].append(block.dst(etype) + begin[destination])
                 edges[etype].append(block.edge_ids[etype])
             begin = known
+        _count_visits(topology, new_nodes)
         return Neighborhood(
             {ntype: ids % counts[ntype] for ntype, ids in nodes.items()},
             {etype: torch.cat(parts) for etype, parts in rows.items()},
@@ -282,6 +310,56 @@ class HopSampler:
         return dict(sample.seeds), dict(sample.seed_rows)
 
 
+def _count_visits(topology: Topology, new_nodes: Mapping[str, list[int]]) -> None:
+    if topology.lists is not None:
+        topology.lists.visits_per_batch = sum(sum(new[:-1]) for new in new_nodes.values())
+
+
+def reverse_type(etype: EdgeType, edge_types: Sequence[EdgeType]) -> EdgeType:
+    """Return the type of the reverse edges of a type, found as PyG does.
+
+    Raises ConfigError where there is none, or more than one and none with a name that says so.
+    """
+    source, name, destination = etype
+    named = name[len("rev_") :] if name.startswith("rev_") else f"rev_{name}"
+    if (destination, named, source) in edge_types:
+        return (destination, named, source)
+    if source == destination:
+        return etype
+    found = [other for other in edge_types if (other[0], other[2]) == (destination, source)]
+    if len(found) != 1:
+        raise ConfigError(
+            f"subgraph_type='bidirectional' needs one reverse type of every edge type (got {found} for {etype}): "
+            f"name one {(destination, named, source)}"
+        )
+    return found[0]
+
+
+def both_ways(found: Neighborhood) -> Neighborhood:
+    """Return a neighbourhood with every edge in both directions, each pair of nodes once, as in PyG.
+
+    Ids are those of the edges that were sampled; types whose reverse edges are of another type have none.
+    """
+    rows, cols, ids = {}, {}, {}
+    for etype in found.row:
+        back = reverse_type(etype, list(found.row))
+        row = torch.cat([found.row[etype], found.col[back]])
+        col = torch.cat([found.col[etype], found.row[back]])
+        kept = _first_of(row * max(len(found.node[etype[2]]), 1) + col)
+        rows[etype], cols[etype] = row[kept], col[kept]
+        if back == etype:
+            ids[etype] = torch.cat([found.edge[etype], found.edge[back]])[kept]
+    return replace(found, row=rows, col=cols, edge=ids, num_sampled_nodes=None, num_sampled_edges=None)
+
+
+def _first_of(names: Tensor) -> Tensor:
+    """Return where each name occurs first, in that order."""
+    distinct, group = torch.unique(names, return_inverse=True)
+    first = torch.full((len(distinct),), len(names), dtype=torch.int64)
+    first.scatter_reduce_(0, group, torch.arange(len(names)), "amin")
+    return first.sort().values
+
+
 class HistoryHops(HopSampler):
     """A :class:`HopSampler` that does not expand neighbours of the seeds whose embeddings are stored.
 
@@ -302,6 +380,8 @@ class HistoryHops(HopSampler):
                 f"num_neighbors must have two hops with history (got {hops.num_hops}): more need blocks, as gids.Loader "
                 "and gids.dgl have them"
             )
+        if hops.subgraph != "directional":
+            raise ConfigError(f"subgraph_type must be 'directional' with history (got {hops.subgraph!r})")
         if hops.disjoint:
             raise ConfigError("disjoint and time_attr must not be given with history: trees share no embeddings")
         self.__dict__.update(hops.__dict__)

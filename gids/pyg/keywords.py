@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from torch_geometric.sampler.base import SubgraphType
 
 from gids.errors import ConfigError
+from gids.pyg.hops import Subgraph
 from gids.runtime.options import OutputOptions, PipelineOptions
 
 _OWN_SAMPLER = (
@@ -22,7 +23,6 @@ _NO_PROCESSES = "batches are made on threads of this process; pipeline=PipelineO
 
 #: Keywords of PyG's neighbour loaders that only one value is taken for, and the alternative to the others.
 REFUSED: dict[str, tuple[Any, str]] = {
-    "directed": (True, "gids.Loader with a gids.ShadowSampler returns all edges between the sampled nodes"),
     "neighbor_sampler": (None, _OWN_SAMPLER),
     "custom_cls": (None, "transform= may return any object"),
     "sampler": (
@@ -89,16 +89,15 @@ def refuse(name: str, value: Any, loader: str) -> None:
         raise ConfigError(f"{name} must be {taken!r} (got {_short(value)}): {why}")
 
 
-def refuse_subgraph(subgraph_type: Any) -> None:
-    """Raise ConfigError for subgraphs with other edges than those that were sampled."""
-    kind = SubgraphType(subgraph_type)
-    if kind is SubgraphType.induced:
-        why = "gids.Loader with a gids.ShadowSampler returns all edges between the sampled nodes"
-    elif kind is SubgraphType.bidirectional:
-        why = "transform=torch_geometric.transforms.ToUndirected() adds the reverse edges to every mini-batch"
-    else:
-        return
-    raise ConfigError(f"subgraph_type must be 'directional' (got {kind.value!r}): {why}")
+def subgraph_of(subgraph_type: Any, directed: bool) -> Subgraph:
+    """Return which edges a subgraph has; ``directed=False`` is what PyG called "induced" before."""
+    kind: Subgraph = SubgraphType(subgraph_type).value
+    if not directed:
+        if kind == "bidirectional":
+            raise ConfigError("directed must be True with subgraph_type='bidirectional' (got False)")
+        warnings.warn("directed=False is deprecated in PyG: give subgraph_type='induced'", stacklevel=4)
+        return "induced"
+    return kind
 
 
 def _short(value: Any) -> str:

@@ -17,26 +17,28 @@ from gids.dataset import Dataset
 from gids.errors import ConfigError
 from gids.loader.epochs import EpochLoader, describe_arrangement, describe_ids
 from gids.loader.feed import SeedsOfEpoch
-from gids.loader.graph import Seeds, arrangement_of, as_dataset, on_host
+from gids.loader.graph import Features, Seeds, arrangement_of, as_dataset, feature_tables, on_host
 from gids.loader.history import choose_candidates, make_history
-from gids.pyg.feed import PygFeed, followed_hops
-from gids.pyg.hops import ByTime, HistoryHops, HopSampler, NumNeighbors
-from gids.pyg.keywords import TorchKeywords, refuse, refuse_subgraph
+from gids.pyg.feed import PygFeed, every_table, followed_hops
+from gids.pyg.hops import ByTime, HistoryHops, HopSampler, NumNeighbors, Subgraph, reverse_type
+from gids.pyg.keywords import TorchKeywords, refuse, subgraph_of
 from gids.pyg.seeds import Inputs, LinkInputs, NodeInputs, resolve_edges
 from gids.pyg.stores import FeatureStore
 from gids.runtime.backend import Backend
 from gids.runtime.options import (
-    HistoryOptions,
     MemoryOptions,
     OrderOptions,
     OutputOptions,
     PipelineOptions,
     RuntimeOptions,
+    SpillOptions,
 )
+from gids.runtime.peers import Sharding
 from gids.sampling import SeedOrder
 from gids.sampling.order import check_order
 from gids.sampling.times import node_time_table, read_times
 from gids.storage import StorageOptions
+from gids.types import EdgeType, TableKey
 
 
 class HopLoader(EpochLoader[Any]):
@@ -52,14 +54,12 @@ class HopLoader(EpochLoader[Any]):
         Samples neighbourhoods.
     batch_size, shuffle, drop_last, seed
         Decide the batches.
-    edge_features, transform, transform_sampler_output
+    features, transform, transform_sampler_output
         See :class:`NeighborLoader`.
     order : OrderOptions, optional
         Which part of the seeds is ours, by default all of them, and which of them meet in a batch.
     options : RuntimeOptions
         Everything else.
-    history : HistoryOptions, optional
-        See :class:`NeighborLoader`.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class HopLoader(EpochLoader[Any]):
         shuffle: bool,
         drop_last: bool,
         seed: int,
-        edge_features: bool,
+        features: Features,
         transform: Callable[[Any], Any] | None,
         transform_sampler_output: Callable[[Any], Any] | None,
         order: OrderOptions | None,
         options: RuntimeOptions,
-        history: HistoryOptions | None = None,
     ):
         self.dataset, self.transform = dataset, transform
         self._inputs, self._hops = inputs, hops
-        self._transform_sampler_output, self._edge_features = transform_sampler_output, edge_features
+        self._transform_sampler_output = transform_sampler_output
+        self._tables = _tables(dataset, features, hops.subgraph)
         # PyG's scripts cut the seeds for every rank themselves: nothing is shared out unless that is asked for.
         rank, world_size = (0, 1) if order is None else order.resolved()
         uneven = "pad" if order is None else order.uneven
@@ -98,6 +98,7 @@ class HopLoader(EpochLoader[Any]):
         self._arrangement = arrangement_of(dataset, order, inputs.origins)
         self.options = options
         self._begin()
+        history = options.memory.history
         if history is not None:
             settings: dict[str, Any] = self._order | {"rank": 0, "world_size": 1}
             nodes = SeedOrder(inputs.nodes, arrangement=self._arrangement, **settings)
@@ -122,7 +123,7 @@ class HopLoader(EpochLoader[Any]):
             self.dataset,
             self._hops,
             self._inputs,
-            edge_features=self._edge_features,
+            tables=self._tables,
             profile=self._batches(0, rank=0, world_size=1),
             transform=self.transform,
             transform_sampler_output=self._transform_sampler_output,
@@ -139,7 +140,7 @@ class HopLoader(EpochLoader[Any]):
     def _order_identity(self) -> dict[str, Any]:
         hops = f"{self._hops.by_hop}, replace={self._hops.replace}, weights={self._hops.weights}"
         hops += f", {self._hops.identity}" if isinstance(self._hops, HistoryHops) else ""
-        trees = f"disjoint={self._hops.disjoint}, {self._hops.times}"
+        trees = f"disjoint={self._hops.disjoint}, {self._hops.times}, {self._hops.subgraph}"
         made_by = {"seeds": self._describe_inputs(), "num_neighbors": hops, "trees": trees}
         return {"dataset": self.dataset.id} | made_by | self._order | describe_arrangement(self._arrangement)
 
@@ -182,8 +183,9 @@ class NeighborLoader(HopLoader):
         ``seed_time``.
     replace : bool
         Whether an edge can be drawn more than once.
-    subgraph_type : {"directional"}
-        Others are refused, with their alternatives.
+    subgraph_type : {"directional", "induced", "bidirectional"}
+        The edges that were sampled; all edges of the graph between the nodes that were found; or those that were
+        sampled, in both directions. The latter two have no ``num_sampled_nodes`` and ``num_sampled_edges``.
     disjoint : bool
         Whether every seed has a subgraph of its own; ``batch`` says whose each node is. Always so with ``time_attr``.
     temporal_strategy : {"uniform", "last"}
@@ -202,32 +204,33 @@ class NeighborLoader(HopLoader):
         Taken, and without effect: a dataset is sorted, and there are no worker processes.
     neighbor_sampler : None
         Refused: PyG's NodeLoader takes samplers.
-    directed : {True}
-        Deprecated in PyG; see ``subgraph_type``.
+    directed : bool
+        Deprecated in PyG: False stands for ``subgraph_type="induced"``.
     batch_size, shuffle, drop_last : int, bool, bool
         As in PyG.
-    edge_features : bool
-        Whether to fetch edge features too.
+    features : str, sequence of str, mapping of type to those, or None
+        Feature tables to fetch, as in :class:`gids.Loader`; by default all of the nodes and of the edges, as in PyG.
     seed : int
         Of order and samples.
     budget : int or str, optional
         Memory for everything this loader holds, e.g. ``"2GiB"``; by default half of what is available.
     device : torch.device or str, optional
         Where mini-batches are delivered. With ``"cuda"`` their rows are planned, cached and gathered there.
-    history : HistoryOptions, optional
-        Use embeddings of the last batches instead of computing them again: fewer rows, approximate. Needs two hops; the
-        model calls ``loader.history.exchange(h, batch)`` before its last layer.
     order : OrderOptions, optional
         Which part of the seeds is ours, by default all of them, as scripts for PyG cut them themselves; and which of them
         meet in a batch.
     memory : MemoryOptions, optional
-        How the budget is used.
+        How the budget is used; a ``history`` needs two hops.
     pipeline : PipelineOptions, optional
         How far ahead of training to work.
     storage : StorageOptions or str, optional
         How to read; a string names the engine.
     output : OutputOptions, optional
         What a delivered batch is.
+    shards : Shards, optional
+        Feature tables are split over the nodes of a job (:class:`gids.Shards`): rows of other nodes come by the network.
+    spill : SpillOptions, int or str, optional
+        Disk space, e.g. ``"64GiB"``, through which rows may go where that costs less, as in :class:`gids.Loader`.
     **keywords
         Of PyTorch's DataLoader: ``pin_memory``, ``in_order`` and PyG's ``input_id`` mean what they do there;
         ``num_workers``, ``persistent_workers`` and ``prefetch_factor`` are taken and change nothing, because batches
@@ -256,24 +259,20 @@ class NeighborLoader(HopLoader):
         batch_size: int = 1,
         shuffle: bool = False,
         drop_last: bool = False,
-        edge_features: bool = False,
+        features: Features = None,
         seed: int = 0,
         budget: int | str | None = None,
         device: torch.device | str | None = None,
-        history: HistoryOptions | None = None,
         order: OrderOptions | None = None,
         memory: MemoryOptions | None = None,
         pipeline: PipelineOptions | None = None,
         storage: StorageOptions | str | None = None,
         output: OutputOptions | None = None,
+        shards: Sharding | None = None,
+        spill: SpillOptions | int | str | None = None,
         **keywords: Any,
     ):
-        for name, value in (
-            ("neighbor_sampler", neighbor_sampler),
-            ("directed", directed),
-        ):
-            refuse(name, value, "NeighborLoader")
-        refuse_subgraph(subgraph_type)
+        refuse("neighbor_sampler", neighbor_sampler, "NeighborLoader")
         given = TorchKeywords.read(keywords, "NeighborLoader", pipeline, output)
         dataset = dataset_of(data)
         times = by_time(dataset, time_attr, temporal_strategy, input_time, "input_time")
@@ -281,17 +280,24 @@ class NeighborLoader(HopLoader):
         super().__init__(
             dataset,
             NodeInputs(dataset, input_nodes, given.input_id, input_time),
-            _hops(dataset, num_neighbors, replace, weight_attr, disjoint, times),
+            _hops(
+                dataset,
+                num_neighbors,
+                replace,
+                weight_attr,
+                disjoint,
+                times,
+                subgraph_of(subgraph_type, directed),
+            ),
             batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
             seed=seed,
-            edge_features=edge_features,
+            features=features,
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             order=order,
-            options=_options(budget, device, memory, given, storage, seed),
-            history=history,
+            options=_options(budget, device, memory, given, storage, shards, seed, spill),
         )
 
 
@@ -321,9 +327,9 @@ class LinkNeighborLoader(HopLoader):
         Deprecated in PyG: ``neg_sampling=dict(mode="binary", amount=ratio)``.
     weight_attr, transform, transform_sampler_output, is_sorted, filter_per_worker, neighbor_sampler, directed
         See :class:`NeighborLoader`.
-    batch_size, shuffle, drop_last, edge_features, seed
+    batch_size, shuffle, drop_last, features, seed
         See :class:`NeighborLoader`; ``batch_size`` counts edges without their negatives.
-    budget, device, order, memory, pipeline, storage, output
+    budget, device, order, memory, pipeline, storage, output, shards, spill
         See :class:`NeighborLoader`.
     **keywords
         See :class:`NeighborLoader`.
@@ -354,7 +360,7 @@ class LinkNeighborLoader(HopLoader):
         batch_size: int = 1,
         shuffle: bool = False,
         drop_last: bool = False,
-        edge_features: bool = False,
+        features: Features = None,
         seed: int = 0,
         budget: int | str | None = None,
         device: torch.device | str | None = None,
@@ -363,15 +369,14 @@ class LinkNeighborLoader(HopLoader):
         pipeline: PipelineOptions | None = None,
         storage: StorageOptions | str | None = None,
         output: OutputOptions | None = None,
+        shards: Sharding | None = None,
+        spill: SpillOptions | int | str | None = None,
         **keywords: Any,
     ):
-        for name, value in (
-            ("neighbor_sampler", neighbor_sampler),
-            ("directed", directed),
-        ):
-            refuse(name, value, "LinkNeighborLoader")
-        refuse_subgraph(subgraph_type)
+        refuse("neighbor_sampler", neighbor_sampler, "LinkNeighborLoader")
         given = TorchKeywords.read(keywords, "LinkNeighborLoader", pipeline, output)
+        if memory is not None and memory.history is not None:
+            raise ConfigError("history must be None: embeddings are kept for node seeds, see NeighborLoader")
         if given.input_id is not None:
             raise ConfigError("input_id must be None: batches of links say in input_id which of the edges they hold")
         dataset = dataset_of(data)
@@ -403,16 +408,24 @@ class LinkNeighborLoader(HopLoader):
         super().__init__(
             dataset,
             self._links,
-            _hops(dataset, num_neighbors, replace, weight_attr, disjoint, times),
+            _hops(
+                dataset,
+                num_neighbors,
+                replace,
+                weight_attr,
+                disjoint,
+                times,
+                subgraph_of(subgraph_type, directed),
+            ),
             batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
             seed=seed,
-            edge_features=edge_features,
+            features=features,
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             order=order,
-            options=_options(budget, device, memory, given, storage, seed),
+            options=_options(budget, device, memory, given, storage, shards, seed, spill),
         )
 
     def _describe_inputs(self) -> Any:
@@ -463,6 +476,7 @@ def _hops(
     weight_attr: str | None,
     disjoint: bool,
     times: ByTime | None,
+    subgraph: Subgraph,
 ) -> HopSampler:
     if isinstance(num_neighbors, PygNumNeighbors):
         num_neighbors = num_neighbors.get_values(dataset.edge_types)
@@ -477,7 +491,28 @@ def _hops(
                 f"weight_attr needs edge weights in the dataset (got {weight_attr!r}, {missing} have none): "
                 "convert a graph with edge_weight, weight or w"
             )
-    return HopSampler(num_neighbors, replace=replace, weights=weight_attr is not None, disjoint=disjoint, times=times)
+    weights = weight_attr is not None
+    return HopSampler(
+        num_neighbors, replace=replace, weights=weights, disjoint=disjoint, times=times, subgraph=subgraph
+    )
+
+
+def _tables(dataset: Dataset, features: Features, subgraph: Subgraph) -> list[TableKey]:
+    """Return the tables asked for, by default all that there can be rows of."""
+    nameless: list[EdgeType] = []
+    if subgraph == "bidirectional":
+        types = dataset.edge_types
+        nameless = [etype for etype in types if reverse_type(etype, types) != etype]
+    if features is None:
+        return [key for key in every_table(dataset) if key.type not in nameless]
+    tables = feature_tables(dataset, features)
+    for key in tables:
+        if key.type in nameless:
+            raise ConfigError(
+                f"features must not name {key.type} with subgraph_type='bidirectional': its reverse edges are of another "
+                "type, and which of its edges they are is not known"
+            )
+    return tables
 
 
 def _options(
@@ -486,7 +521,9 @@ def _options(
     memory: MemoryOptions | None,
     given: TorchKeywords,
     storage: StorageOptions | str | None,
+    shards: Sharding | None,
     seed: int,
+    spill: SpillOptions | int | str | None,
 ) -> RuntimeOptions:
     return RuntimeOptions(
         budget=budget,
@@ -494,6 +531,8 @@ def _options(
         pipeline=given.pipeline,
         storage=storage,
         output=given.output,
+        shards=shards,
         device=None if device is None else torch.device(device),
         seed=seed,
+        spill=spill,
     )

@@ -101,15 +101,16 @@ def output(found: Neighborhood) -> SamplerOutput:
     """Return the neighbourhood of a graph with one node and edge type as PyG has it."""
     ((etype, row),) = found.row.items()
     (node,) = found.node.values()
-    (nodes,) = found.num_sampled_nodes.values()
+    (ntype,) = found.node
+    nodes, edges = found.num_sampled_nodes, found.num_sampled_edges
     return SamplerOutput(
         node=node,
         row=row,
         col=found.col[etype],
         edge=found.edge[etype],
         batch=None if found.batch is None else next(iter(found.batch.values())),
-        num_sampled_nodes=nodes,
-        num_sampled_edges=found.num_sampled_edges[etype],
+        num_sampled_nodes=None if nodes is None else nodes[ntype],
+        num_sampled_edges=None if edges is None else edges[etype],
     )
 
 
@@ -145,7 +146,7 @@ def from_output(out: SamplerOutput | HeteroSamplerOutput, found: Neighborhood) -
         {etype: out.row},
         {etype: out.col},
         {etype: out.edge},
-        {ntype: out.num_sampled_nodes},
-        {etype: out.num_sampled_edges},
+        None if out.num_sampled_nodes is None else {ntype: out.num_sampled_nodes},
+        None if out.num_sampled_edges is None else {etype: out.num_sampled_edges},
         batch=None if out.batch is None else {ntype: out.batch},
     )

@@ -28,9 +28,14 @@ from gids.units import parse_bytes
 X, Y = "x", "y"
 
 
+def attribute_name(table: str) -> str:
+    """Return PyG's name of a feature table of nodes: ``feat`` is ``x``, others keep their names."""
+    return X if table == "feat" else table
+
+
 def attribute_names(dataset: Dataset, ntype: str) -> dict[str, str]:
-    """PyG attribute -> feature table of a node type: the table ``feat`` is ``x``, others keep their names."""
-    return {X if name == "feat" else name: name for name in dataset.feature_names(ntype)}
+    """Return the feature tables of a node type by PyG's names."""
+    return {attribute_name(name): name for name in dataset.feature_names(ntype)}
 
 
 class FeatureStore(pyg.FeatureStore):  # type: ignore[misc] # PyG's base has no types
@@ -122,7 +127,7 @@ class FeatureStore(pyg.FeatureStore):  # type: ignore[misc] # PyG's base has no 
         return self._ledger.usage()
 
     def close(self) -> None:
-        """Give files and memory back; they are opened again where rows are asked for."""
+        """Release files and memory; they are opened again where rows are asked for."""
         with self._lock:
             while self._stores and os.getpid() == self._owner:
                 self._stores.popitem()[1].close()

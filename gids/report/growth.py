@@ -27,6 +27,16 @@ def resident_bytes() -> int:
     return sum(int(fields[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
 
 
+def peak_resident_bytes() -> int:
+    """Most memory that this process ever held, pages of mapped files included.
+
+    ``getrusage`` does not say that: what the kernel counts there begins with the memory of the process that started this
+    one, so that a small child of a large test process looks large.
+    """
+    fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    return int(fields["VmHWM"].split()[0]) * 1024
+
+
 class MemoryMeter:
     """Highest resident memory inside a ``with`` block, over what it was at its begin; looks every few milliseconds."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,16 @@ section.wide svg { min-width: 900px; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; }
 td, th { text-align: left; padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td { overflow-wrap: anywhere; } td:first-child { overflow-wrap: normal; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
-.yes { color: #2b7a3d; font-weight: 600; } .no { color: #c1121f; font-weight: 600; }
+td.yes, td.no { white-space: nowrap; overflow-wrap: normal; } .yes { color: #2b7a3d; font-weight: 600; } .no { color: #c1121f; font-weight: 600; }
 .swatch { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 7px; }
 """
 
 
 def _text(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:,.4g}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return f"{value:,.0f}" if abs(value) >= 1000 or isinstance(value, int) else f"{value:.4g}"
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -93,24 +95,45 @@ def _bars_table(bars: Sequence[Mapping[str, Any]]) -> str:
 def _memory_table(run: Run) -> str:
     if run.memory is None or not run.memory.parts:
         return ""
-    return _pairs({name: format_bytes(size) for name, size in run.memory.parts.items()})
+    return _pairs({name: format_bytes(size) for name, size in run.memory.parts.items() if size})
+
+
+def _drawn(draw: Callable[[], str]) -> str:
+    return draw() if figures.can_draw() else ""
+
+
+def _memory_note(run: Run) -> str:
+    """Say what it means that the process grew by more than the budget."""
+    memory = run.memory
+    if memory is None or memory.rss_growth_bytes is None or memory.rss_growth_bytes <= memory.budget_bytes:
+        return ""
+    return (
+        f"<p>The process grew by {format_bytes(memory.rss_growth_bytes - memory.budget_bytes)} more than the budget: "
+        "the budget holds what the loader allots itself; threads, allocator and libraries come on top.</p>"
+    )
 
 
 def render(run: Run) -> str:
-    """Give the page of a run as HTML text."""
-    with_rows = any(epoch.total_rows for epoch in run.epochs)
+    """Return the page of a run as HTML text."""
+    epochs, memory = run.epochs, run.memory
+    with_rows = any(epoch.total_rows for epoch in epochs)
+    learned = any(epoch.loss is not None for epoch in epochs)
+    timed = with_rows and any(epoch.seconds for epoch in epochs)
+    of_memory = "" if memory is None else _drawn(lambda: figures.memory_bars(memory))
     plots = [
+        _section("Loss", _drawn(lambda: figures.losses(epochs)) if learned else ""),
+        _section("Accuracy", _drawn(lambda: figures.accuracies(epochs)) if learned else ""),
         _section(
-            "Learning", figures.learning_curves(run.epochs) if any(e.loss is not None for e in run.epochs) else ""
+            "Where rows came from",
+            _drawn(lambda: figures.rows_by_source(epochs)) + _tier_table(run) if with_rows else "",
         ),
-        _section("Where rows came from", figures.rows_by_source(run.epochs) + _tier_table(run) if with_rows else ""),
-        _section("Memory", figures.memory_bars(run.memory) + _memory_table(run) if run.memory else ""),
-        _section(
-            "Throughput", figures.throughput(run.epochs) if with_rows and any(e.seconds for e in run.epochs) else ""
-        ),
-        _section("Rates", figures.rates_bars(run.rates) if run.rates else ""),
+        _section("Memory", of_memory + _memory_note(run) + _memory_table(run)),
+        _section("Throughput", _drawn(lambda: figures.throughput(epochs)) if timed else ""),
+        _section("Rates", _drawn(lambda: figures.rates_bars(run.rates)) if run.rates else ""),
         _section("Promises", _bars_table(run.bars)),
     ]
+    if not figures.can_draw():
+        plots.append(_section("Plots", "<p>None: they need matplotlib (<code>pip install 'gids[report]'</code>).</p>"))
     tables = [
         _section("Settings", _pairs(run.settings) if run.settings else ""),
         _section("Results", _pairs(run.results) if run.results else ""),
@@ -123,7 +146,7 @@ def render(run: Run) -> str:
         f"<title>{html.escape(run.title)}</title><style>{_STYLE}</style></head><body><main>"
         f'<h1>{html.escape(run.title)}</h1><p class="origin">{html.escape(origin)}</p>'
         f'{_tiles(run.headline)}<div class="plots">{"".join(plots)}</div>'
-        f"{_section('Timeline', figures.timeline(run.trace), wide=True)}"
+        f"{_section('Timeline', _drawn(lambda: figures.timeline(run.trace)), wide=True)}"
         f'<div class="plots">{"".join(tables)}</div></main></body></html>\n'
     )
 

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import gids
-from gids.budget import memory_limit_bytes
+from gids.machine import memory_limit_bytes
 
 
 def _commit() -> str:

@@ -65,7 +65,7 @@ class Run:
     provenance: dict[str, Any] = field(default_factory=provenance)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the JSON object that :func:`load_run` reads."""
+        """Return the JSON object that :func:`load_run` reads."""
         return {"format": FORMAT, "version": VERSION, **asdict(self)}
 
     def save(self, directory: Path) -> Path:
@@ -90,12 +90,15 @@ def load_run(path: Path) -> Run:
         record = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise DatasetError(f"run must be a directory with {RUN_FILE} or a JSON file (got {path}: not found)") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DatasetError(f"run must be JSON (got {path}: {error})") from error
     if isinstance(record, dict) and record.get("format") == FORMAT:
         return _from_record(record, path)
     if isinstance(record, dict) and "benchmark" in record:
-        return _from_benchmark(record)
+        try:
+            return _from_benchmark(record)
+        except (TypeError, ValueError) as error:
+            raise DatasetError(f"fields of {path} must be those of a benchmark ({error})") from error
     if isinstance(record, dict) and isinstance(record.get("traceEvents"), list):
         return Run("profile", f"Profile {path.name}", trace=record["traceEvents"], provenance={})
     raise DatasetError(f"run must be of format {FORMAT}, a benchmark's JSON, or a trace (got {path})")
@@ -109,7 +112,7 @@ def _from_record(record: dict[str, Any], path: Path) -> Run:
         epochs = [Epoch(**epoch) for epoch in record.get("epochs", [])]
         memory = Memory(**record["memory"]) if record.get("memory") else None
         return Run(**fields, epochs=epochs, memory=memory)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise DatasetError(f"fields of {path} must be those of a run ({error})") from error
 
 

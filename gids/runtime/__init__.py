@@ -10,6 +10,7 @@ from gids.runtime.options import (
     OutputOptions,
     PipelineOptions,
     RuntimeOptions,
+    SpillOptions,
 )
 from gids.runtime.pipeline import Pipeline, PipelineRun
 from gids.runtime.runtime import Runtime
@@ -34,6 +35,7 @@ __all__ = [
     "PipelineRun",
     "Runtime",
     "RuntimeOptions",
+    "SpillOptions",
     "StageStats",
     "TableStats",
     "Tiers",

@@ -14,15 +14,17 @@ from torch import Tensor
 from gids._native import ThreadPool, piece_bytes
 from gids.budget import Memory, Pace, TableShare, default_budget
 from gids.errors import ConfigError
-from gids.ledger import Ledger
+from gids.ledger import Account, Ledger
 from gids.runtime.batch import map_tensors, tensor_sizes
 from gids.runtime.options import RuntimeOptions, optional_bytes
+from gids.runtime.peers import Peers
 from gids.runtime.work import Fetched
 from gids.sampling import Block, EdgeSeeds, Sample, SampleKey, TimedSeeds, Topology
 from gids.storage import RowReader, StorageOptions
 from gids.table import RowTable
 from gids.tiers import HostBuffer, Policy, TableStore
 from gids.tiers.contract import Store
+from gids.tiers.spill import RowSpill, SpillSetup
 from gids.types import EdgeType
 
 T = TypeVar("T")
@@ -87,6 +89,10 @@ class StoreSetup:
         Constant rows.
     popularity : uint8[rows], optional
         See :class:`gids.tiers.Planner`.
+    peers : Peers, optional
+        Who holds the rows that this machine does not.
+    spill : SpillSetup, optional
+        How rows are spilled.
     """
 
     share: TableShare
@@ -98,6 +104,8 @@ class StoreSetup:
     policy: str | Policy = "window"
     host: HostBuffer | None = None
     popularity: NDArray[np.uint8] | None = None
+    spill: SpillSetup | None = None
+    peers: Peers | None = None
 
 
 class Backend(Protocol):
@@ -155,7 +163,7 @@ class Backend(Protocol):
         """Return ``value`` with every tensor where batches are delivered."""
 
     def close(self) -> None:
-        """Give memory and threads back; all stores are closed."""
+        """Release memory and threads; all stores are closed."""
 
 
 class CpuBackend:
@@ -172,7 +180,7 @@ class CpuBackend:
     def __init__(self, options: RuntimeOptions, pool: ThreadPool):
         self._options, self._pool = options, pool
         budget = optional_bytes(options.budget, "budget")
-        self.memory = Memory(default_budget() if budget is None else budget)
+        self.memory = Memory(_beside_shards(default_budget() if budget is None else budget, options))
         pipeline = options.pipeline
         self.pace = Pace(pipeline.prefetch, pipeline.groups_in_flight, pipeline.sample_workers or 1)
         self.ledger = Ledger(self.memory.host)
@@ -199,11 +207,26 @@ class CpuBackend:
 
     def open_store(self, table: RowTable, setup: StoreSetup) -> TableStore:
         """Open a table in host memory."""
-        reader = RowReader(table, self._reading(setup.staging_bytes), self._pool)
+        staging_bytes = setup.staging_bytes if setup.spill is None else setup.staging_bytes // 2
+        reader = RowReader(table, self._reading(staging_bytes), self._pool)
+
+        def open_spill(account: Account) -> RowSpill:
+            assert setup.spill is not None
+            options = replace(self._reading(staging_bytes), fault=None)  # a fault of the table is no fault of the copy
+            host = None if setup.host is None else setup.host.index
+            return RowSpill(
+                table,
+                reader,
+                lambda spilled: RowReader(spilled, options, self._pool),
+                setup.spill,
+                host,
+                lambda: account.draw(0),
+            )
+
         try:
             store = TableStore(
                 table,
-                reader,
+                reader if setup.peers is None else setup.peers.reader(table, reader),
                 cache_rows=setup.share.cache_rows,
                 policy=setup.policy,
                 window=setup.window,
@@ -216,6 +239,7 @@ class CpuBackend:
                 ledger=self.ledger,
                 seed=self._options.seed,
                 pool=self._pool,
+                spill=None if setup.spill is None else open_spill,
             )
         except BaseException:
             reader.close()
@@ -260,6 +284,14 @@ class CpuBackend:
         """Nothing is held beyond the stores."""
 
 
+def _beside_shards(budget: int, options: RuntimeOptions) -> int:
+    """Return what is left of a budget beside rows on their way between machines."""
+    taken = 0 if options.shards is None else options.shards.memory_bytes
+    if budget <= taken:
+        raise ConfigError(f"budget must be larger than the memory of shards, {taken} bytes (got {budget})")
+    return budget - taken
+
+
 def sample_on_host(
     topology: Topology,
     sampler: Sampler,
@@ -287,5 +319,5 @@ def sample_on_host(
 def block_edge_ids(block: Block, etype: EdgeType) -> Tensor:
     """Return the ids of a block's edges; refuses a sampler that returned none."""
     if block.edge_ids is None:
-        raise ConfigError("edge_features need a sampler that returns edge ids (got one with edge_ids=False)")
+        raise ConfigError("features of edges need a sampler that returns edge ids (got one with edge_ids=False)")
     return block.edge_ids[etype]

@@ -21,7 +21,7 @@ class Feed(Protocol[Piece, B]):
     """Orders and samples: our samplers, those of a framework, an epoch that was prepared, a sweep of inference.
 
     The runtime calls :meth:`sample` once for every piece of an epoch's order, ahead of training, and :meth:`finish` once
-    for every batch in the thread that takes it. Everything else is for dividing memory.
+    for every batch in the thread that takes it. Everything else is for the budget.
     """
 
     @property
@@ -75,7 +75,7 @@ class Feed(Protocol[Piece, B]):
         """Where what was found out about the dataset is kept; None where nothing can be written."""
 
     def close(self) -> None:
-        """Give files and memory back."""
+        """Release files and memory."""
 
 
 @runtime_checkable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from gids.budget.parts import NEAR_BATCHES
-from gids.errors import GidsError
+from gids.errors import GidsError, StorageError
 from gids.ledger import Stopped
 from gids.runtime.spill import Spilled, SpillFile
 from gids.runtime.threads import Run
@@ -55,6 +56,8 @@ class Pass:
         self._samples = pipeline.samples
         self._last_bytes = 0  # that the batch sampled last takes while it waits in memory
         self._spill: SpillFile | None = None  # opened by the first batch that waits there
+        self._disk_failed = False
+        self._unlearned: list[tuple[TableKey, Ticket]] = []  # not told to the accumulator; of the planning thread
         for store in tiers.stores.values():
             store.group_account.resume()
         run.at_stop(self._stop)
@@ -114,6 +117,7 @@ class Pass:
             if not waiting:
                 while active:
                     yield from self._advance(active)
+                self._learn(late_too=True)
                 return
             # After the batches were taken: a feed lets its table grow before it hands over a batch that needs it.
             growth = None if self._pipeline.grown is None else self._pipeline.grown()
@@ -154,33 +158,48 @@ class Pass:
 
     def _store(self, work: Work) -> None:
         """Bring what was sampled to disk; which rows it needs stays in memory, for the plans before its own."""
-        if self._spill is None:
-            assert self._pipeline.tiers.spill is not None
-            self._spill = SpillFile(self._pipeline.tiers.spill)
-            self._samples.take(self._pipeline.tiers.window_map_bytes)
-        before = work.waiting_bytes
-        with self._trace.span("spill", batch=work.index):
-            work.payload = self._spill.store(work.payload, {id(rows) for rows in work.rows.values()})
-        work.size_bytes, work.far = max(0, work.size_bytes - work.payload.length), True
+        tiers, before = self._pipeline.tiers, work.waiting_bytes
+        if self._disk_failed:
+            return
+        try:
+            if self._spill is None:
+                assert tiers.spill is not None
+                self._spill = SpillFile(tiers.spill)
+                self._samples.take(tiers.window_map_bytes)
+            with self._trace.span("spill", batch=work.index):
+                work.payload = self._spill.store(work.payload, {id(rows) for rows in work.rows.values()})
+        except StorageError as error:
+            if not tiers.rows_are_spilled:  # the window would not be what was asked for
+                raise
+            self._disk_failed = True
+            warnings.warn(
+                f"samples wait in memory, and fewer of them: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return
+        work.far = True
         self._samples.give(before - work.waiting_bytes)
 
     def _load(self, work: Work) -> None:
         if self._spill is None or not isinstance(work.payload, Spilled):
             return
-        length, before = work.payload.length, work.waiting_bytes
+        before = work.waiting_bytes
         with self._trace.span("load", batch=work.index):
             work.payload = self._spill.load(work.payload)
-        work.size_bytes, work.far = work.size_bytes + length, False
+        work.far = False
         self._samples.take(work.waiting_bytes - before)
 
     def _replace(self, apply: Callable[[], None]) -> None:
         self._unfinished.wait_until_empty()
+        self._unlearned.clear()  # of an accumulator that goes
         apply()
         tiers = self._pipeline.tiers
         self._groups_room.limit = tiers.most_groups
         self._ready.limit = tiers.prefetch
 
     def _plan_group(self, waiting: deque[Work], tiers: Tiers) -> Group:
+        self._learn()
         candidates = list(waiting)[: tiers.group_batches]
         for work in candidates:
             unknown = [str(key) for key in work.rows if key not in tiers.stores]
@@ -199,13 +218,27 @@ class Pass:
                     [group.works[number].rows[key] for number in wanted],
                     [work.rows[key] for work in lookahead if key in work.rows],
                 )
-            tiers.accumulator.learn(key, ticket.counters)
+            self._unlearned.append((key, ticket))
             self._unfinished.planned(group, key, ticket)
         return group
 
+    def _learn(self, *, late_too: bool = False) -> None:
+        """Tell the accumulator what became of the groups planned so far; not of the last, where its device still counts."""
+        tiers = self._pipeline.tiers
+        last = self._unlearned[-len(tiers.stores) :]  # a ticket for each table
+        keep = 0 if late_too else sum(ticket.counted_late for _, ticket in last)
+        told = len(self._unlearned) - keep
+        for key, ticket in self._unlearned[:told]:
+            tiers.accumulator.learn(key, ticket.counters)
+        del self._unlearned[:told]
+
     def _advance(self, active: deque[Group]) -> Iterator[Group]:
         """Begin the next reads of all groups, when there is room for them; yield those whose reads have all begun."""
+        first = active[0].tickets if active else {}
         for key, store in self._pipeline.tiers.stores.items():
+            # A table that is ahead may hold all its memory for groups that wait for rows of the others: let those go on.
+            if key in first and first[key].underway and not store.has_room:
+                continue
             with self._trace.span("start", table=str(key)):
                 store.advance()
         while active and all(ticket.underway for ticket in active[0].tickets.values()):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,15 +16,13 @@ from gids.runtime.ranking import check_host_rank
 from gids.sampling.order import Uneven
 from gids.storage import StorageOptions
 from gids.tiers import Policy, parse_policy
-from gids.types import TableKey
 from gids.units import parse_bytes
 
 if TYPE_CHECKING:
     from gids.partition import Partition
+    from gids.runtime.peers import Sharding
 
-TOPOLOGIES = ("memory", "disk", "auto")
-#: What a user gives to have a number chosen that otherwise has a default.
-AUTO = "auto"
+TOPOLOGIES = ("memory", "disk", None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +47,19 @@ class MemoryOptions:
         accesses of an epoch that is sampled for the purpose, by chance, or by scores of your own, one per node (by node
         type on a heterograph; not negative, nodes of score 0 stay out). Loaders of this machine that hold the same
         rows, in whatever process, share one copy.
-    topology : {"memory", "disk", "auto"}
-        Where neighbour lists are. ``"disk"`` keeps only offsets and the hottest lists in memory; same batches. ``"auto"``
-        takes memory where the graph fits into half of the budget (or into ``topology_budget``), else the disk.
+    topology : {"memory", "disk", None}
+        Where neighbour lists are. ``"disk"`` keeps only offsets and the hottest lists in memory; same batches. None takes
+        memory where the graph fits into half of the budget (or into ``topology_budget``), else the disk.
     topology_budget : int, str or None
         Memory that a graph on disk may add to the process, within the budget: offsets, lists, a cache for them, what is
         being read; 0 stands for the least. By default as much as saves more disk time than features would with it.
     device_budget : int, str or None
-        With ``device="cuda"``: device memory for everything the loader holds; by default 80 % of what is free.
+        With ``device="cuda"``: device memory for everything the loader holds; by default 80 % of what is free, or 60 %
+        where torch has not allocated anything on the device, as the model is still to come.
+    history : HistoryOptions or None
+        Use embeddings of the last batches, kept within the budget, instead of computing them again: fewer rows,
+        approximate. Needs neighbour sampling from node seeds; the model calls ``loader.history.exchange(h, batch)``
+        before its last layer.
     """
 
     cache: int | str | None = None
@@ -65,9 +69,10 @@ class MemoryOptions:
     policy: str | Policy = "window"
     popularity: bool | None = None
     host_rank: Any = None
-    topology: str = "memory"
+    topology: str | None = "memory"
     topology_budget: int | str | None = None
     device_budget: int | str | None = None
+    history: HistoryOptions | None = None
 
     def __post_init__(self) -> None:
         for name in ("cache", "host_buffer", "groups", "staging", "topology_budget", "device_budget"):
@@ -75,7 +80,7 @@ class MemoryOptions:
         parse_policy(self.policy)
         check_host_rank(self.host_rank)
         if self.topology not in TOPOLOGIES:
-            raise ConfigError(f"topology must be one of {', '.join(TOPOLOGIES)} (got {self.topology!r})")
+            raise ConfigError(f"topology must be one of {', '.join(map(repr, TOPOLOGIES))} (got {self.topology!r})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +141,44 @@ class PipelineOptions:
                 raise ConfigError(f"{name} must be at least {minimum} (got {value})")
 
 
+@dataclass(frozen=True)
+class SpillOptions:
+    """Rows of many batches are copied to disk by one pass over a table, and read in order from there.
+
+    Worth it in sparse batches on a disk with room, where random reads are the limit; the loader compares, by what
+    ``gids probe`` measured, and reads online where it does not pay (``stats().reasons`` says so).
+
+    Attributes
+    ----------
+    disk : int or str
+        Most space, e.g. ``"64GiB"``, over all processes of this machine.
+    directory : str or path-like, optional
+        Where; by default beside the dataset, or where temporary files go. The file has no name and goes with the process.
+    batches : int or None
+        That one pass serves, whether it pays or not; by default as many as are best, where it pays.
+    most_written : int, str or None
+        Bytes that may be written in all, as drives wear; then rows are read online.
+    """
+
+    disk: int | str
+    directory: str | os.PathLike[str] | None = None
+    batches: int | None = None
+    most_written: int | str | None = None
+
+    def __post_init__(self) -> None:
+        parse_bytes(self.disk, "spill")
+        optional_bytes(self.most_written, "most_written")
+        if self.batches is not None and self.batches < 2:
+            raise ConfigError(f"batches of a spill must be at least 2 (got {self.batches})")
+        if self.directory is not None and not Path(self.directory).is_dir():
+            raise ConfigError(f"directory of a spill must be a directory (got {os.fspath(self.directory)})")
+
+    @classmethod
+    def of(cls, given: SpillOptions | int | str | None) -> SpillOptions | None:
+        """Take a size for options."""
+        return given if given is None or isinstance(given, SpillOptions) else cls(given)
+
+
 @dataclass(frozen=True, kw_only=True)
 class OrderOptions:
     """Which part of the seeds is ours, and which of them meet in a batch.
@@ -194,9 +237,9 @@ class HistoryOptions:
         Width of the last layer's input.
     max_age : int
         Batches after which an embedding is too old; 0 expands everything.
-    nodes : float, "auto", array, Tensor or mapping of str to those
+    nodes : float, array, Tensor, mapping of str to those, or None
         Whose embeddings are stored: a share of all nodes, the ones that sampling is expected to need most; or their ids.
-        ``"auto"`` takes as many as save more disk time per byte than cached rows would, by a profile of some batches.
+        None takes as many as save more disk time per byte than cached rows would, by a profile of some batches.
     dtype : torch.dtype
         What is stored.
     reason : str
@@ -214,8 +257,8 @@ class HistoryOptions:
             raise ConfigError(f"dim must be at least 1 (got {self.dim})")
         if self.max_age < 0:
             raise ConfigError(f"max_age must not be negative (got {self.max_age})")
-        if isinstance(self.nodes, str) and self.nodes != AUTO:
-            raise ConfigError(f"nodes must be a share, {AUTO!r}, or ids (got {self.nodes!r})")
+        if isinstance(self.nodes, str):
+            raise ConfigError(f"nodes must be a share, None, or ids (got {self.nodes!r})")
         if isinstance(self.nodes, float | int) and not 0 <= self.nodes <= 1:
             raise ConfigError(f"nodes must be a share in [0, 1], or ids (got {self.nodes})")
 
@@ -240,6 +283,12 @@ class OutputOptions:
     record : bool
         Remember which rows were asked for, so that ``stats(optimum=True)`` can tell the best possible hit ratio. Takes
         memory.
+    transform : callable or None
+        Called with every batch before it is handed over, on the thread that iterates; changes it in place, or returns
+        another. With ``device="cuda"`` torch's current stream, and CuPy's where CuPy is loaded, is the one that the
+        batch is in order with, so that a kernel of CuPy, Numba or your own sees the rows and training sees its result;
+        ``batch.x`` and the other tensors have ``__cuda_array_interface__`` and ``__dlpack__``, nothing is copied.
+        Examples: ``docs/examples/transform_cupy.py``, ``transform_raw_kernel.py``, ``transform_numba.py``.
     """
 
     labels: bool = True
@@ -247,6 +296,11 @@ class OutputOptions:
     pin_memory: bool = False
     progress: bool = False
     record: bool = False
+    transform: Callable[[Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.transform is not None and not callable(self.transform):
+            raise ConfigError(f"transform must be callable (got {type(self.transform).__name__})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +315,8 @@ class RuntimeOptions:
     device: torch.device | None = None
     seed: int = 0
     embeddings_bytes: int = 0  # of a history, within the budget
+    shards: Sharding | None = None  # tables that are split over machines
+    spill: SpillOptions | int | str | None = None
 
     def __post_init__(self) -> None:
         optional_bytes(self.budget, "budget")
@@ -268,6 +324,20 @@ class RuntimeOptions:
             object.__setattr__(self, "storage", StorageOptions(engine=self.storage))
         if self.pipeline.spill and self.device is not None and self.device.type == "cuda":
             raise ConfigError("spill must be False where batches are sampled on a device (got device 'cuda')")
+        object.__setattr__(self, "spill", SpillOptions.of(self.spill))
+        if self.spill is not None and self.device is not None and self.device.type == "cuda":
+            raise ConfigError("spill must be None where rows are read for a device (got device 'cuda')")
+        if self.spill is not None and self.shards is not None:
+            raise ConfigError("spill must be None where tables are split over machines (got shards)")
+        if self.spill is not None and self.reading.engine in ("memory", "mmap"):
+            raise ConfigError(
+                f"spill must be None where no rows are read from disk (got engine {self.reading.engine!r})"
+            )
+        if self.shards is not None and self.device is not None and self.device.type == "cuda":
+            raise ConfigError(
+                "shards must be None where rows are read for a device (got device 'cuda'): rows from other nodes come to "
+                "host memory; take batches there, with pin_memory=True, and move them"
+            )
         if not 0 <= self.seed < 1 << 64:
             raise ConfigError(f"seed must be in [0, 2**64) (got {self.seed})")
 
@@ -303,35 +373,3 @@ class RuntimeOptions:
 def optional_bytes(value: int | str | None, name: str) -> int | None:
     """Parse a size that may be left to the loader."""
     return None if value is None else parse_bytes(value, name)
-
-
-def as_names(value: str | Sequence[str] | None) -> list[str]:
-    """Return names as a list: ``"feat"``, ``["feat", "year"]`` or None for none."""
-    if value is None:
-        return []
-    return [value] if isinstance(value, str) else list(value)
-
-
-def table_keys(
-    wanted: str | Sequence[str] | Mapping[Any, str | Sequence[str]] | None,
-    stored: Mapping[Any, Sequence[str]],
-    what: str,
-) -> list[TableKey]:
-    """Resolve names of feature tables; a name without a type means every type that has it."""
-    keys: list[TableKey] = []
-    if isinstance(wanted, Mapping):
-        for kind, names in wanted.items():
-            if kind not in stored:
-                raise ConfigError(f"{what} must name types among {list(stored)} (got {kind!r})")
-            for name in as_names(names):
-                if name not in stored[kind]:
-                    raise ConfigError(f"{what} of {kind!r} must be among {list(stored[kind])} (got {name!r})")
-                keys.append(TableKey(kind, name))
-        return keys
-    for name in as_names(wanted):
-        having = [kind for kind, names in stored.items() if name in names]
-        if not having:
-            known = sorted({n for names in stored.values() for n in names})
-            raise ConfigError(f"{what} must be among {known} (got {name!r})")
-        keys.extend(TableKey(kind, name) for kind in having)
-    return keys

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gids.budget import Division, local_processes
+from gids.budget.division import DEFAULT_WINDOW
 from gids.ledger import Stopped
+from gids.runtime.threads import Worker
 from gids.runtime.work import Work
 from gids.table import RowTable
 from gids.tiers import HostBuffer, HostRows, HotRows
@@ -203,31 +206,39 @@ class Preparation:
 
     def __init__(self, steps: Callable[[Preparation], None], failed: Callable[[BaseException], None]):
         self._steps, self._failed = steps, failed
-        self._stopping = threading.Event()
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        # Not events: an interrupt of the main thread inside one can leave its lock taken for ever.
+        self._stopping = self._ended = False
+        self._threads: list[Worker] = []  # each adds itself, once it runs; all but the first do nothing
 
     def start(self) -> None:
         """Begin, unless it has begun."""
-        with self._lock:
-            if self._thread is None and not self._stopping.is_set():
-                self._thread = threading.Thread(target=self._run, name="gids-prepare", daemon=True)
-                self._thread.start()
+        if not self._threads and not self._stopping:
+            Worker(self._run, "gids-prepare", self._no_thread).start()
+
+    def _no_thread(self, error: BaseException) -> None:
+        self._failed(error)
+        self._ended = True
 
     def _run(self) -> None:
+        # As in Run.ahead: an interrupt of whoever starts a thread leaves none that nobody knows of.
+        worker = threading.current_thread()
+        assert isinstance(worker, Worker)
+        self._threads.append(worker)
+        if self._threads[0] is not worker:
+            return
         try:
+            self.check()
             self._steps(self)
         except Stopped:
             pass
         except BaseException as error:
             self._failed(error)
         finally:
-            self._ended.set()
+            self._ended = True
 
     def check(self) -> None:
         """Raise Stopped if the loader is being closed."""
-        if self._stopping.is_set():
+        if self._stopping:
             raise Stopped
 
     def wait_for(self, event: threading.Event) -> None:
@@ -238,33 +249,41 @@ class Preparation:
     def wait(self) -> None:
         """Return when everything was found out, or failed."""
         self.start()
-        self._ended.wait()
+        while not self._ended:
+            if self._threads:
+                self._threads[0].wait_until_ended(1.0)
+            else:  # it has not begun
+                time.sleep(0.001)
 
     @property
     def ended(self) -> bool:
         """Whether nothing is left to do."""
-        return self._ended.is_set()
+        return self._ended
 
     def stop(self) -> None:
         """Tell the thread to end."""
-        self._stopping.set()
+        self._stopping = True
 
     def join(self, timeout_s: float) -> bool:
         """Return whether the thread has ended, after waiting for it so long."""
-        if self._thread is None or self._thread is threading.current_thread():
-            return True
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        others = [thread for thread in self._threads if thread is not threading.current_thread()]
+        return all(thread.wait_until_ended(timeout_s) for thread in others)
 
 
 def without_tiers(division: Division) -> Division:
     """Return a division whose cache and host buffer are empty: what a run begins with while the rest is found out."""
+    division = without_host(division)
     shares = {key: replace(share, cache_rows=0, host_rows=0, popular=False) for key, share in division.shares.items()}
     return replace(division, shares=shares, allotment=replace(division.allotment, cache=0, host_buffer=0))
 
 
 def without_host(division: Division) -> Division:
-    """Return a division whose host buffer is empty: what a run uses while the buffer is filled."""
+    """Return a division whose host buffer is empty: what a run uses while the buffer is filled.
+
+    Nothing is spilled meanwhile: a superbatch without the buffer's rows would be copied anew with them.
+    """
+    if division.spill is not None and any(share.host_rows for share in division.shares.values()):
+        division = replace(division, spill=None, window=min(division.window, DEFAULT_WINDOW))
     shares = {key: replace(share, host_rows=0) for key, share in division.shares.items()}
     return replace(division, shares=shares)
 

@@ -71,7 +71,7 @@ class Numbered(Iterator[tuple[int, Any]]):
 
 @dataclass(frozen=True)
 class _Failed:
-    """A piece that could not be sampled: told when its turn comes, after the batches before it."""
+    """A piece that could not be sampled: raised when its turn comes, after the batches before it."""
 
     index: int
     error: BaseException

@@ -127,7 +127,7 @@ class SpillFile:
             done += count
 
     def close(self) -> None:
-        """Give the space back."""
+        """Release the space."""
         self._file.close()
         self._outstanding.clear()
 

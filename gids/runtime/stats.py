@@ -28,6 +28,8 @@ class TableStats:
         I/Os and their bytes.
     bytes_delivered : int
         Bytes of the rows asked for.
+    bytes_written : int
+        Bytes of rows that were spilled to disk.
     optimum : float or None
         Share of the requests that a cache with perfect foresight and as much memory as cache, host buffer and groups
         together would have served without the disk. Only if the loader records (``record=True``) and when asked.
@@ -41,6 +43,7 @@ class TableStats:
     reads: int
     bytes_read: int
     bytes_delivered: int
+    bytes_written: int = 0
     optimum: float | None = None
 
     @property
@@ -104,6 +107,9 @@ class LoaderStats:
         What makes batches other than those that exact training has; nothing unless it was asked for.
     history : dict or None
         What was exchanged with stored embeddings, where they are used.
+    exchange : dict or None
+        Where tables are split over nodes, since the loader was made: rows asked of other nodes and answered to them,
+        bytes received and sent, rounds, and seconds spent in them.
     """
 
     epochs: int
@@ -119,6 +125,7 @@ class LoaderStats:
     input_nodes: int = 0
     approximate: tuple[str, ...] = ()
     history: dict[str, Any] | None = None
+    exchange: dict[str, float] | None = None
 
     @property
     def redundancy_ratio(self) -> float:
@@ -140,17 +147,24 @@ class LoaderStats:
         if self.history is None:
             return counted
         pulled, age = self.history["pulled_share"], self.history["mean_age_batches"]
-        told = f"{pulled:.1%} of the last layer's inputs taken from {age:.1f} batches ago on average"
-        return f"{counted}; APPROXIMATE ({', '.join(self.approximate)}): {told}"
+        used = f"{pulled:.1%} of the last layer's inputs taken from {age:.1f} batches ago on average"
+        return f"{counted}; APPROXIMATE ({', '.join(self.approximate)}): {used}"
 
     def __str__(self) -> str:
         lines = [self._summary]
         for name, t in self.tables.items():
             best = "" if t.optimum is None else f" (best possible {t.optimum:.1%})"
+            spilled = f", {format_bytes(t.bytes_written)} spilled" if t.bytes_written else ""
             lines.append(
                 f"{name}: {t.requests:,} rows = {t.cache:,} cache + {t.host:,} host + {t.disk:,} disk + "
                 f"{t.duplicates:,} shared in a group; {t.hit_ratio:.1%} without the disk{best}; "
-                f"{t.reads:,} reads, {format_bytes(t.bytes_read)}, {t.merge_factor:.1f} rows a read"
+                f"{t.reads:,} reads, {format_bytes(t.bytes_read)}, {t.merge_factor:.1f} rows a read{spilled}"
+            )
+        if self.exchange is not None:
+            x = self.exchange
+            lines.append(
+                f"other nodes: {x['rows_asked']:,.0f} rows asked for, {format_bytes(int(x['bytes_received']))} received, "
+                f"{x['rows_answered']:,.0f} rows answered, {format_bytes(int(x['bytes_sent']))} sent"
             )
         for name, stage in self.stages.items():
             lines.append(

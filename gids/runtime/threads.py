@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import contextlib
 import os
@@ -96,6 +97,69 @@ class Channel(Generic[T]):
         return len(self._items)
 
 
+class Worker(threading.Thread):
+    """A daemon thread that an interrupt of the main thread, at any moment, neither loses nor takes for ended.
+
+    Two things of :mod:`threading` are not so. An interrupt inside ``start()`` can leave a thread that waits for ever: it is
+    therefore called on a thread of its own, where no handler of a signal ever runs. And before Python 3.13 an interrupt
+    inside ``join()`` marks a thread as ended that still runs (https://github.com/python/cpython/issues/90882), so that
+    whoever then frees what it uses crashes: a worker says itself when it has ended.
+
+    Parameters
+    ----------
+    target : callable
+        What to run.
+    name : str
+        Of the thread.
+    failed : callable, optional
+        Called with the error where the system has no thread for it; by default it is only printed.
+    """
+
+    def __init__(self, target: Callable[[], None], name: str, failed: Callable[[GidsError], None] | None = None):
+        super().__init__(name=name, daemon=True)
+        self._work, self._failed = target, failed
+        self.begun = self.ended = False
+
+    def start(self) -> None:
+        """Let the thread start; it may not have begun when this returns."""
+        try:
+            _thread.start_new_thread(self._start_here, ())
+        except RuntimeError as error:
+            raise self._no_thread(error) from None
+
+    def _start_here(self) -> None:
+        try:
+            super().start()
+        except RuntimeError as error:
+            if self._failed is None:
+                raise
+            self._failed(self._no_thread(error))
+
+    def _no_thread(self, error: RuntimeError) -> GidsError:
+        remedy = "raise RLIMIT_NPROC (ulimit -u), or the limit of tasks of the container or cgroup (pids.max)"
+        return GidsError(f"thread {self.name} must be started, the system refuses ({error}): {remedy}")
+
+    def run(self) -> None:
+        """Run the target."""
+        self.begun = True
+        try:
+            self._work()
+        finally:
+            del self._work  # with what it uses
+            self.ended = True
+
+    def wait_until_ended(self, timeout_s: float) -> bool:
+        """Return whether the thread has ended, after waiting for it so long."""
+        deadline = time.monotonic() + timeout_s
+        if self.begun:
+            self.join(timeout_s)
+        while not self.ended and time.monotonic() < deadline:  # after a join that was interrupted
+            time.sleep(0.001)
+        if self.ended:
+            self.join(1.0)  # from its last line to where the interpreter counts it as ended
+        return self.ended
+
+
 _LIVE: weakref.WeakSet[Run] = weakref.WeakSet()
 
 
@@ -119,7 +183,7 @@ class Run:
         self._stoppables: list[Channel[Any] | Account | Ledger] = []
         self._at_stop: list[Callable[[], None]] = []
         self._at_close: list[Callable[[], None]] = []
-        self._threads: list[threading.Thread] = []  # each adds itself, once it runs
+        self._threads: list[Worker] = []  # each adds itself, once it runs
         self._stopping = False  # a thread that adds itself from here on does nothing
         self._finished = False
         self._closing = threading.RLock()  # one closes at a time; the collector may close while we do
@@ -128,7 +192,7 @@ class Run:
 
     @property
     def stopping(self) -> bool:
-        """Whether the run was told to end."""
+        """Whether the run is ending."""
         return self._stopping
 
     def permits(self, name: str, limit: int) -> Account:
@@ -138,11 +202,11 @@ class Run:
         return permits
 
     def stops(self, stoppable: Channel[Any] | Account | Ledger) -> None:
-        """Stop ``stoppable`` when the run is told to end."""
+        """Stop ``stoppable`` when the run ends."""
         self._stoppables.append(stoppable)
 
     def at_stop(self, action: Callable[[], None]) -> None:
-        """Call ``action`` when the run is told to end, before its stages are waited for: it wakes what they wait on."""
+        """Call ``action`` when the run ends, before its threads are waited for: it wakes what they wait on."""
         self._at_stop.append(action)
 
     def at_close(self, action: Callable[[], None]) -> None:
@@ -164,7 +228,9 @@ class Run:
         def work() -> None:
             # Added before it looks: close() sets the flag before it looks at the list, so one of them sees the other.
             # No lock: an interrupt of the closing thread could leave it taken.
-            self._threads.append(threading.current_thread())
+            worker = threading.current_thread()
+            assert isinstance(worker, Worker)
+            self._threads.append(worker)
             if self._stopping:
                 return
             reason: BaseException = StopIteration()
@@ -185,7 +251,7 @@ class Run:
 
         for number in range(workers):
             suffix = f"-{number}" if workers > 1 else ""
-            threading.Thread(target=work, name=f"{self.name}-{stage}{suffix}", daemon=True).start()
+            Worker(work, f"{self.name}-{stage}{suffix}", channel.end).start()
         return Drain(channel)
 
     def close(self, reason: str | None = None) -> None:
@@ -206,12 +272,8 @@ class Run:
         else:
             self._finish(threads)
 
-    def _finish(self, threads: list[threading.Thread]) -> None:
-        late = []
-        for thread in threads:
-            thread.join(JOIN_TIMEOUT_S)
-            if thread.is_alive():
-                late.append(thread.name)
+    def _finish(self, threads: list[Worker]) -> None:
+        late = [thread.name for thread in threads if not thread.wait_until_ended(JOIN_TIMEOUT_S)]
         if late:
             # What they use stays open: closing it under them would crash, and the next close() tries again.
             raise GidsError(f"threads did not end within {JOIN_TIMEOUT_S:.0f} s: {', '.join(late)}")

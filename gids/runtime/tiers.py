@@ -35,6 +35,8 @@ class Tiers:
         Batches that are finished, or being made, while the consumer works on another.
     spill : Path or None
         Where sampled batches of the window beyond the next few wait on disk, rather than in memory.
+    rows_are_spilled : bool
+        Whether the rows of the window go to disk too; a disk that fails is then no error.
     window_map_bytes : int
         Memory in which the planners find the rows of those.
     """
@@ -47,6 +49,7 @@ class Tiers:
     groups_in_flight: int = 2
     prefetch: int = 2
     spill: Path | None = None
+    rows_are_spilled: bool = False
     window_map_bytes: int = 0
 
     @property

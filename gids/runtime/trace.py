@@ -60,7 +60,7 @@ class Trace:
         self._events.append(event | extra)
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the trace as the Chrome trace event format's JSON object."""
+        """Return the trace as the Chrome trace event format's JSON object."""
         names = [
             {"name": "thread_name", "ph": "M", "pid": os.getpid(), "tid": thread, "args": {"name": name}}
             for thread, name in self._threads.items()

@@ -50,9 +50,9 @@ class Work:
 
     @property
     def waiting_bytes(self) -> int:
-        """Memory of the batch while it waits: its payload, and what a planner keeps of every row."""
-        row_bytes = FAR_ROW_BYTES if self.far else WINDOW_ROW_BYTES
-        return self.size_bytes + row_bytes * sum(map(len, self.rows.values()))
+        """Memory of the batch while it waits: its payload, and what a planner keeps of every row; on disk, its rows alone."""
+        rows = sum(map(len, self.rows.values()))
+        return FAR_ROW_BYTES * rows if self.far else self.size_bytes + WINDOW_ROW_BYTES * rows
 
 
 class Fetched(NamedTuple):

@@ -1,5 +1,6 @@
 """Neighbour sampling: the same batch on any backend and thread count, from memory or from disk."""
 
+from gids.sampling.cluster import ClusterSampler
 from gids.sampling.disk_memory import DiskMemory
 from gids.sampling.history import HistorySample, HistorySampler, HistoryStep
 from gids.sampling.labor import LaborSampler
@@ -15,6 +16,7 @@ from gids.sampling.topology import Relation, Topology
 
 __all__ = [
     "Block",
+    "ClusterSampler",
     "DiskMemory",
     "EdgeSeeds",
     "EdgeType",

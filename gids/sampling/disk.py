@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,15 @@ Array = npt.NDArray[Any]
 #: Values that are read and kept together: a cache line of them.
 GRANULE_BYTES = 64
 _PIECE_ROWS = 1 << 20
+_LEAST_CACHE_BYTES = 64 << 10
+_LEAST_STAGING_BYTES = 64 << 10
 
 
 class PositionReader:
     """Reads values of a one-column table by edge position, bypassing the page cache.
 
-    Any number of threads may read at once; those that wait at the same time share a sweep over the file.
+    Any number of threads may read at once; those that wait at the same time share a sweep over the file. Few values at
+    a time come in pieces of lists, which are kept in the cache; many are picked out of the sweep and pass it by.
 
     Parameters
     ----------
@@ -46,10 +50,27 @@ class PositionReader:
             raise ConfigError(f"{table.name} must be int32, int64 or float32 (got {table.dtype})")
         self.table = table
         granules, items = granule_table(table)
-        self.reader = RowReader(granules, options)
         tail = read_rows(table, granules.num_rows * items).reshape(-1)
+        self.granules: RowReader | None = None
+        small = _small_reads(options) if cache_bytes >= _LEAST_CACHE_BYTES else None
+        if small is not None:
+            options = replace(options, staging_bytes=options.staging_bytes - small.staging_bytes)
+        self.values = RowReader(table, options)
+        try:
+            if small is not None:
+                self.granules = RowReader(granules, small)
+        except BaseException:
+            self.values.close()
+            raise
         self.native = _native.PositionReader(
-            self.reader._native, table.dtype, items, table.num_rows, tail, cache_bytes, group_bytes
+            self.values._native,
+            None if self.granules is None else self.granules._native,
+            table.dtype,
+            items,
+            table.num_rows,
+            tail,
+            cache_bytes,
+            group_bytes,
         )
 
     def __call__(self, positions: npt.NDArray[np.int64], out: Array) -> None:
@@ -58,15 +79,28 @@ class PositionReader:
 
     def stats(self) -> dict[str, int]:
         """Return what was asked for, found and read since the opening."""
-        return self.reader.stats() | self.native.stats()
+        counts = self.values.stats()
+        if self.granules is not None:
+            counts = {name: count + counts[name] for name, count in self.granules.stats().items()}
+        return counts | self.native.stats()
 
     def resident_bytes(self) -> int:
         """Return the memory that the reader holds at rest."""
-        return self.reader.options.staging_bytes + self.native.bytes
+        return sum(reader.options.staging_bytes for reader in self._readers()) + self.native.bytes
 
     def close(self) -> None:
-        """Give back buffers and files."""
-        self.reader.close()
+        """Release buffers and files."""
+        for reader in self._readers():
+            reader.close()
+
+    def _readers(self) -> list[RowReader]:
+        return [self.values] if self.granules is None else [self.values, self.granules]
+
+
+def _small_reads(options: StorageOptions) -> StorageOptions | None:
+    """Return how pieces of lists are read beside sweeps: short reads, in a share of the staging; None if too small."""
+    staging = options.staging_bytes // 4
+    return None if staging < _LEAST_STAGING_BYTES else replace(options, staging_bytes=staging, threads=1)
 
 
 def granule_table(table: RowTable) -> tuple[RowTable, int]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
-from pathlib import Path
 
 from gids.errors import ConfigError
+from gids.machine import available_bytes
 from gids.units import format_bytes
 
 #: Staging and reading of one table work with this little.
@@ -93,30 +92,3 @@ def default_topology_bytes() -> int:
     """Return the memory of a graph that nobody gave a figure for: what is free, less what samples are made in."""
     free = available_bytes()
     return max(free - max(free // 4, SAMPLES_BYTES), 0)
-
-
-def available_bytes() -> int:
-    """Return the memory that this process could still take: the machine's, or its cgroup's where that is less."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    free = int(fields["MemAvailable"].split()[0]) * 1024
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, controllers, name = line.split(":", 2)
-        with contextlib.suppress(OSError, ValueError):
-            if controllers == "":
-                group = Path("/sys/fs/cgroup") / name.lstrip("/")
-                limit, used = int((group / "memory.max").read_text()), _stat(group, "anon")
-            elif "memory" in controllers.split(","):
-                group = Path("/sys/fs/cgroup/memory") / name.lstrip("/")
-                limit, used = int((group / "memory.limit_in_bytes").read_text()), _stat(group, "total_rss")
-            else:
-                continue
-            free = min(free, max(limit - used, 0))
-    return free
-
-
-def _stat(group: Path, name: str) -> int:
-    for line in (group / "memory.stat").read_text().splitlines():
-        key, value = line.split()
-        if key == name:
-            return int(value)
-    raise ValueError(name)

@@ -63,7 +63,7 @@ class Block:
         return list(self.indptr)
 
     def only(self, etype: EdgeType | None) -> EdgeType:
-        """Give ``etype``, or the single edge type where it is None."""
+        """Return ``etype``, or the single edge type where it is None."""
         if etype is None:
             if len(self.indptr) != 1:
                 raise ConfigError(f"edge type must be given where a graph has several (has {self.edge_types})")
@@ -79,12 +79,13 @@ class Block:
         return len(self.src[self.only(etype)])
 
     def dst(self, etype: EdgeType | None = None) -> Tensor:
-        """Give the destination of each edge, numbered within this layer's destinations: Tensor[int64]."""
+        """Return the destination of each edge, numbered within this layer's destinations: Tensor[int64]."""
         indptr = self.indptr[self.only(etype)]
-        return torch.repeat_interleave(torch.arange(len(indptr) - 1), indptr.diff(), output_size=int(indptr[-1]))
+        every = torch.arange(len(indptr) - 1, device=indptr.device)
+        return torch.repeat_interleave(every, indptr.diff(), output_size=int(indptr[-1]))
 
     def edge_index(self, etype: EdgeType | None = None) -> Tensor:
-        """Give sources and destinations as Tensor[int64] of shape ``[2, edges]``."""
+        """Return sources and destinations as Tensor[int64] of shape ``[2, edges]``."""
         etype = self.only(etype)
         return torch.stack([self.src[etype], self.dst(etype)])
 

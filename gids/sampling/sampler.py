@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,9 @@ from gids.errors import ConfigError
 from gids.sampling.sample import Block, EdgeType, Sample, SampleKey
 from gids.sampling.seeds import EdgeSeeds, Ids, SeedPlan, Seeds, pair_rows, plan_seeds
 from gids.sampling.topology import Topology
+
+if TYPE_CHECKING:
+    from gids.sampling.serve import SampleServer
 
 Fanout = int | Mapping[EdgeType, int]
 NativePart = tuple[Ids, Ids, Ids | None, npt.NDArray[np.float32] | None]
@@ -44,11 +48,23 @@ class Sampler(abc.ABC):
             Threads to share the work with; by default the calling thread works alone.
         """
         self.check(topology)
-        plan = self.with_times(topology, plan_seeds(topology, seeds, key))
+        plan = self.plan(topology, seeds, key)
         native = topology.native.sample(
             self.function(topology), plan.excluded, plan.times, key.seed, key.epoch, key.batch, plan.nodes, pool
         )
         return build_sample(topology, native, plan.edges)
+
+    def plan(self, topology: Topology, seeds: Seeds, key: SampleKey) -> SeedPlan:
+        """Return checked seeds as the native samplers take them.
+
+        Parameters
+        ----------
+        topology : Topology
+            The graph.
+        seeds, key
+            As for :meth:`sample`.
+        """
+        return self.with_times(topology, plan_seeds(topology, seeds, key))
 
     def with_times(self, topology: Topology, plan: SeedPlan) -> SeedPlan:
         """Return the plan; raises ConfigError where seeds have times that nobody looks at, or lack those that it takes.
@@ -64,6 +80,20 @@ class Sampler(abc.ABC):
             rule = "seeds must have times for" if self.timed else "times of seeds need a TemporalSampler, not"
             raise ConfigError(f"{rule} {type(self).__name__} (got {'none' if self.timed else len(plan.times)})")
         return plan
+
+    def serve(self, topology: Topology, *, workers: int | None = None, max_waiting: int = 1024) -> SampleServer:
+        """Return a :class:`SampleServer` that answers any number of threads and coroutines.
+
+        Parameters
+        ----------
+        topology : Topology
+            The graph.
+        workers, max_waiting : int
+            As for :class:`SampleServer`.
+        """
+        from gids.sampling.serve import SampleServer  # which knows samplers
+
+        return SampleServer(self, topology, workers=workers, max_waiting=max_waiting)
 
     def check(self, topology: Topology) -> None:
         """Raise ConfigError where the sampler cannot work on ``topology``."""
@@ -89,7 +119,7 @@ def check_fanouts(fanouts: Sequence[Fanout]) -> list[Fanout]:
 
 
 def expand_fanouts(fanouts: Sequence[Fanout], topology: Topology) -> list[list[int]]:
-    """Give ``[layer][relation]`` fanouts in the topology's order of edge types."""
+    """Return ``[layer][relation]`` fanouts in the topology's order of edge types."""
     expanded = []
     for fanout in fanouts:
         if isinstance(fanout, Mapping):

@@ -133,7 +133,7 @@ def plan_seeds(topology: Topology, seeds: Seeds, key: SampleKey) -> SeedPlan:
 
 
 def as_ids(seeds: object) -> Ids:
-    """Give node ids as a contiguous int64 array."""
+    """Return node ids as a contiguous int64 array."""
     array = seeds.numpy() if isinstance(seeds, Tensor) else np.asarray(seeds)
     if array.size and array.dtype.kind not in "iu":
         raise ConfigError(f"seeds must be integers (got {array.dtype})")
@@ -176,7 +176,7 @@ def _plan_edges(topology: Topology, seeds: EdgeSeeds, key: SampleKey) -> SeedPla
 
 
 def excluded_pairs(topology: Topology, seeds: EdgeSeeds) -> dict[EdgeType, tuple[Ids, Ids]]:
-    """Give sources and destinations of the edges that blocks leave out, by edge type; nothing where there are none."""
+    """Return sources and destinations of the edges that blocks leave out, by edge type; nothing where there are none."""
     if seeds.exclude is Exclude.NOTHING:
         return {}
     etype = topology.only(seeds.etype)

@@ -16,7 +16,7 @@ from gids import _native
 from gids.errors import CancelledError, ConfigError, GidsError
 from gids.sampling.sample import Sample, SampleKey, SeedEdges
 from gids.sampling.sampler import Sampler, build_sample
-from gids.sampling.seeds import EdgeSeeds, Seeds, plan_seeds
+from gids.sampling.seeds import EdgeSeeds, Seeds
 from gids.sampling.topology import Topology
 
 if TYPE_CHECKING:
@@ -152,13 +152,13 @@ class SampleServer:
 
     def sample(self, seeds: Seeds, key: SampleKey, *, client: int = 0) -> Sample:
         """Return the sample of ``seeds``; on the caller's thread where a worker is free for it."""
-        plan = self.sampler.with_times(self.topology, plan_seeds(self.topology, seeds, key))
+        plan = self.sampler.plan(self.topology, seeds, key)
         native = self._native.sample(client, plan.excluded, plan.times, key.seed, key.epoch, key.batch, plan.nodes)
         return ServedSample(self.topology, native, plan.edges)
 
     def submit(self, seeds: Seeds, key: SampleKey, *, client: int = 0) -> SampleFuture:
         """Queue a request; raises OverloadError where there is no room for it."""
-        plan = self.sampler.with_times(self.topology, plan_seeds(self.topology, seeds, key))
+        plan = self.sampler.plan(self.topology, seeds, key)
         ticket = self._native.submit(client, plan.excluded, plan.times, key.seed, key.epoch, key.batch, plan.nodes)
         return SampleFuture(self, ticket, plan.edges)
 

@@ -102,7 +102,7 @@ def decode(data: bytes | bytearray | memoryview) -> StoredSample:
     """Return the batch that :func:`encode` wrote; every tensor has memory of its own."""
     try:
         return _decode(memoryview(data))
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise DatasetError(f"a stored sample is damaged: {type(error).__name__}: {error}") from error
 
 

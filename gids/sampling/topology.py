@@ -18,7 +18,7 @@ from gids.errors import ConfigError, DatasetError
 from gids.sampling.disk import PositionReader, pack_offsets
 from gids.sampling.disk_memory import DiskMemory, default_topology_bytes, divide
 from gids.sampling.lists import ListMemory
-from gids.sampling.load import load_table
+from gids.sampling.load import Place, load_table, own_memory
 from gids.sampling.sample import EDGE, NODE, EdgeType
 from gids.sampling.times import TimesById, edge_time_table, node_time_table, read_times
 from gids.storage import StorageOptions
@@ -47,7 +47,7 @@ class GraphSource(Protocol):
         """Count the nodes of one type."""
 
     def indptr(self, etype: EdgeType) -> Array:
-        """Give the offsets of the in-edges, int64."""
+        """Return the offsets of the in-edges, int64."""
 
     def indices_table(self, etype: EdgeType) -> RowTable:
         """Say where the source nodes of the in-edges are."""
@@ -128,6 +128,8 @@ class Topology:
                 raise ConfigError(f"num_nodes of {ntype} must not be negative (got {count})")
         self._readers: list[PositionReader] = []
         self.disk_memory: DiskMemory | None = None
+        self.shared_by = 1  # processes that have the same arrays
+        self._place: Place = own_memory  # lives as long as the arrays do
         self.lists: ListMemory | None = None
         self._types = {ntype: i for i, ntype in enumerate(self.num_nodes)}
         self._native = _native.SamplingTopology(list(self.num_nodes), list(self.num_nodes.values()))
@@ -269,6 +271,7 @@ class Topology:
         budget: int | str | DiskMemory | None = None,
         storage: StorageOptions | None = None,
         time_attr: str | None = None,
+        place: Place = own_memory,
     ) -> Topology:
         """Take the graph of a dataset, into memory or where it is. Both give the same samples.
 
@@ -286,6 +289,8 @@ class Topology:
             How an on-disk graph is read; its staging memory comes from the budget.
         time_attr : str, optional
             Name of the tables that are times (int64, dim 1), among the features of edges and of nodes.
+        place : Place
+            Where a graph in memory goes.
         """
         time_tables: dict[EdgeType, RowTable] = {}
         node_times: dict[str, Array] = {}
@@ -312,16 +317,23 @@ class Topology:
             return cls._on_disk(dataset, num_nodes, tables, beside, budget, storage, time_tables, node_times)
         relations = {}
         for etype in dataset.edge_types:
-            ids = _load_optional(dataset.edge_ids_table(etype))
-            times = _load_optional(time_tables.get(etype))
+
+            def load(table: RowTable | None, role: str, etype: EdgeType = etype) -> Array | None:
+                return None if table is None else load_table(table, place=place, name=f"{etype} {role}")
+
+            name = f"{etype} indices"
+            indices = load_table(tables[etype], below=num_nodes[etype[0]], place=place, name=name)
+            ids, times = load(dataset.edge_ids_table(etype), "ids"), load(time_tables.get(etype), "times")
             relations[etype] = Relation(
-                _load_offsets(dataset.indptr(etype)),
-                load_table(tables[etype]),
+                _load_offsets(dataset.indptr(etype), f"{etype} offsets", place),
+                indices,
                 ids,
-                _load_optional(dataset.edge_weight_table(etype)),
+                load(dataset.edge_weight_table(etype), "weights"),
                 times=times if times is None or ids is None else times[ids],
             )
-        return cls(num_nodes, relations, origins=_origins(dataset), node_times=node_times, validate=False)
+        topology = cls(num_nodes, relations, origins=_origins(dataset), node_times=node_times, validate=False)
+        topology._place = place
+        return topology
 
     @classmethod
     def _on_disk(
@@ -411,16 +423,20 @@ class Topology:
         self.close()
 
     def resident_bytes(self) -> int:
-        """Count the bytes that the graph keeps in memory: offsets, lists, staging and hash tables at rest."""
+        """Count the bytes that the graph keeps in memory: offsets, lists, staging and hash tables at rest.
+
+        Of what processes of this machine share, each counts its part.
+        """
         total = self._native.table_bytes + (0 if self.lists is None else self.lists.bytes)
         total += sum(reader.resident_bytes() for reader in self._readers)
         total += sum(ids.nbytes for ids in (*self.origins.values(), *self._renamed.values(), *self.node_times.values()))
+        arrays = 0
         for relation in self.relations.values():
             offsets = relation.indptr if relation.packed is None else None
             total += 0 if relation.packed is None else relation.packed.bytes
             for part in (offsets, relation.indices, relation.edge_ids, relation.weights, relation.times):
-                total += part.nbytes if isinstance(part, np.ndarray) else 0
-        return total
+                arrays += part.nbytes if isinstance(part, np.ndarray) else 0
+        return total + arrays // self.shared_by
 
     def disk_stats(self) -> dict[EdgeType, dict[str, int]]:
         """Return, by edge type on disk, what was asked for and read so far, and what is in memory."""
@@ -447,7 +463,7 @@ class Topology:
         return list(self.relations)
 
     def only(self, etype: EdgeType | None) -> EdgeType:
-        """Give ``etype``, or the single edge type where it is None."""
+        """Return ``etype``, or the single edge type where it is None."""
         if etype is None:
             if len(self.relations) != 1:
                 raise ConfigError(f"edge type must be given where a graph has several (has {self.edge_types})")
@@ -499,16 +515,30 @@ def topology_bytes(dataset: GraphSource) -> int:
     return total
 
 
-def share_topology(dataset: IdentifiedGraph, time_attr: str | None = None) -> Topology:
+def share_topology(
+    dataset: IdentifiedGraph, time_attr: str | None = None, *, place: Place = own_memory, processes: int = 1
+) -> Topology:
     """Take the graph of a dataset into memory, or share the copy that somebody in this process holds already.
 
     The copy lives as long as one of its users, so loaders of one dataset hold its edges, and pin them, once.
+
+    Parameters
+    ----------
+    dataset : IdentifiedGraph
+        Whose graph.
+    time_attr : str, optional
+        As for :meth:`Topology.from_dataset`.
+    place : Place
+        Where it goes, if nobody holds it yet: memory that other processes share, too.
+    processes : int
+        How many share that place.
     """
     with _shared_lock:
         key = (str(dataset.path), dataset.id, time_attr)
         topology = _shared.get(key)
         if topology is None:
-            topology = _shared[key] = Topology.from_dataset(dataset, time_attr=time_attr)
+            topology = _shared[key] = Topology.from_dataset(dataset, time_attr=time_attr, place=place)
+            topology.shared_by = processes
         return topology
 
 
@@ -524,21 +554,21 @@ def _budget_bytes(budget: int | str | None) -> int:
     return default_topology_bytes() if budget is None else parse_bytes(budget, "budget")
 
 
-def _load_optional(table: RowTable | None) -> Array | None:
-    return None if table is None else load_table(table)
-
-
 def _origins(dataset: GraphSource) -> dict[str, Array]:
     """Return what the nodes of a relabelled dataset were called, by node type; nothing for others."""
     original_ids = getattr(dataset, "original_ids", lambda _: None)
     return {ntype: ids for ntype in dataset.node_types if (ids := original_ids(ntype)) is not None}
 
 
-def _load_offsets(indptr: Array) -> Array:
-    """Take offsets as they are where they lie in memory of ours, else copy them there."""
+def _load_offsets(indptr: Array, name: str, place: Place) -> Array:
+    """Take offsets as they are where they lie in memory of ours, else copy them to their place."""
+    if bool((indptr[1:] < indptr[:-1]).any()):
+        raise DatasetError(f"indptr of {name} must never decrease")
     memory = indptr.base
-    if type(memory) is np.ndarray and memory.flags.writeable and memory.nbytes == indptr.nbytes:
+    if place is own_memory and type(memory) is np.ndarray and memory.flags.writeable and memory.nbytes == indptr.nbytes:
         return memory.view(np.int64)
-    offsets = _native.huge_bytes(len(indptr) * 8).view(np.int64)
-    offsets[:] = indptr
-    return offsets
+
+    def fill(offsets: Array) -> None:
+        offsets.view(np.int64)[:] = indptr
+
+    return place(name, len(indptr) * 8, fill).view(np.int64)

@@ -54,6 +54,8 @@ class DeviceCurve:
         Where the figures come from: ``"probe"`` or ``"defaults"``.
     threads : int
         I/O threads that it takes to reach them.
+    write_bandwidth, read_back_bandwidth : float or None
+        Bytes per second of large writes, and of reading for the first time what was just written; None: not measured.
     """
 
     depths: tuple[int, ...]
@@ -65,6 +67,8 @@ class DeviceCurve:
     latency_us: float
     source: str
     threads: int = 1
+    write_bandwidth: float | None = None
+    read_back_bandwidth: float | None = None
 
     def __post_init__(self) -> None:
         for name, points, rates in (
@@ -76,6 +80,7 @@ class DeviceCurve:
         figures = (
             *(*self.iops_at_depth, *self.iops_at_block),
             *(self.bandwidth, self.latency_us, self.block_bytes, self.threads),
+            *(rate for rate in (self.write_bandwidth, self.read_back_bandwidth) if rate is not None),
         )
         if not all(np.isfinite(figure) and figure > 0 for figure in figures):
             raise ConfigError(f"rates, bandwidth, latency and threads must be positive (got {figures})")
@@ -132,7 +137,7 @@ class DeviceCurve:
         coverage : float
             Share of the table's rows that the group reads, in (0, 1].
         merge_gap_bytes : int, optional
-            As the reader was told; by default what this curve advises.
+            Largest gap that a read spans; by default what this curve advises.
         max_io_bytes, block_bytes : int
             Longest read, and the block that reads are aligned to.
         """
@@ -161,7 +166,7 @@ class DeviceCurve:
 def expected_reads(
     row_bytes: int, coverage: float, *, merge_gap_bytes: int, max_io_bytes: int, block_bytes: int
 ) -> tuple[float, float]:
-    """Give reads and bytes per useful row when every row is wanted with the same probability, whatever the others are.
+    """Return reads and bytes per useful row when every row is wanted with the same probability, whatever the others are.
 
     The rows between two wanted ones then number k with probability ``coverage * (1 - coverage)**k``.
     """
@@ -181,7 +186,7 @@ def expected_reads(
 
 
 def modelled_curve(cost: ReadCost, latency_us: float) -> DeviceCurve:
-    """Give the curve of a device that keeps exactly to a cost, for use where nothing was measured."""
+    """Return the curve of a device that keeps exactly to a cost, for use where nothing was measured."""
     depths, blocks, block = (1, 2, 4, 8, 16, 32, 64, 128), (512, 4096, 16384, 65536, 262144, 1 << 20), 4096
     return DeviceCurve(
         depths=depths,
@@ -243,7 +248,7 @@ def save_curve(path: str | Path, curve: DeviceCurve, directory: Path | None = No
 
 
 def load_curve(path: str | Path) -> DeviceCurve:
-    """Give the curve of the device that holds ``path``; defaults where none was measured or it cannot be read.
+    """Return the curve of the device that holds ``path``; defaults where none was measured or it cannot be read.
 
     A missing, damaged or foreign file is never an error: it costs speed, not correctness.
     """

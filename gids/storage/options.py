@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from gids.errors import ConfigError
 
 ENGINES = ("auto", "uring", "pread", "mmap", "memory", "nvme", "gds")
+#: Who queues commands of engine ``nvme`` where a GPU could.
+SUBMITTERS = ("auto", "gpu", "cpu")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,10 @@ class StorageOptions:
         no system calls while it is busy. ``iopoll`` asks the device for completions instead of waiting for interrupts;
         the drive needs poll queues (``nvme.poll_queues=N`` on the kernel's command line; virtual disks have none), and
         without them the first read raises StorageError.
+    submit : {"auto", "gpu", "cpu"}
+        With ``engine="nvme"`` and ``device="cuda"``: who queues the commands, kernels or threads of the CPU. Data lands in
+        pinned memory either way; ``"auto"`` takes what is expected to bring more (:mod:`gids.cuda.choice`) and says so in
+        ``loader.notes``.
     fault : FaultOptions or None
         Make chosen requests go wrong, for tests.
     """
@@ -82,11 +88,14 @@ class StorageOptions:
     timeout_s: float = 30.0
     sqpoll: bool = False
     iopoll: bool = False
+    submit: str = "auto"
     fault: FaultOptions | None = None
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise ConfigError(f"engine must be one of {', '.join(ENGINES)} (got {self.engine!r})")
+        if self.submit not in SUBMITTERS:
+            raise ConfigError(f"submit must be one of {', '.join(SUBMITTERS)} (got {self.submit!r})")
         for name in ("queue_depth", "threads", "staging_bytes", "max_io_bytes", "timeout_s"):
             value = getattr(self, name)
             if value is not None and not value > 0:

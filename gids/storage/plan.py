@@ -99,13 +99,13 @@ class ReadPlan:
 
 
 def native_layout(table: RowTable) -> _native.TableLayout:
-    """Give the table as the native code knows it."""
+    """Return the table as the native code knows it."""
     files = [(str(stripe.path), stripe.data_offset, stripe.num_rows) for stripe in table.stripes]
     return _native.TableLayout(files, table.num_rows, table.row_bytes, table.row_stride, table.stripe_rows)
 
 
 def as_rows(rows: object) -> Int64Array:
-    """Give rows as a contiguous int64 array; without a copy where they are one."""
+    """Return rows as a contiguous int64 array; without a copy where they are one."""
     if isinstance(rows, torch.Tensor):
         rows = rows.detach().cpu().numpy()
     array = np.asarray(rows)

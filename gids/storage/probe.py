@@ -30,9 +30,15 @@ SCRATCH_BYTES = 1 << 30
 REGION_BYTES = 1 << 30  # what is read at random; more than the caches inside drives
 
 
+def _is_full(file: Path) -> bool:
+    """Whether a file has hardly any holes: they are read without the device, as in one node's part of a dataset."""
+    status = file.stat()
+    return status.st_blocks * 512 >= 0.9 * status.st_size
+
+
 @contextlib.contextmanager
 def probe_file(path: Path, scratch_bytes: int = SCRATCH_BYTES) -> Iterator[Path]:
-    """Give a file to read on the device of ``path``: the file itself, the largest in the directory, or a scratch one.
+    """Return a file to read on the device of ``path``: the file itself, the largest in the directory, or a scratch one.
 
     Parameters
     ----------
@@ -47,7 +53,7 @@ def probe_file(path: Path, scratch_bytes: int = SCRATCH_BYTES) -> Iterator[Path]
         yield path
         return
     try:
-        files = [entry for entry in path.iterdir() if entry.is_file() and os.access(entry, os.R_OK)]
+        files = [entry for entry in path.iterdir() if entry.is_file() and os.access(entry, os.R_OK) and _is_full(entry)]
     except OSError as error:
         raise ConfigError(f"{path} must be a directory that can be listed ({error.strerror})") from error
     largest = max(files, key=lambda entry: entry.stat().st_size, default=None)
@@ -77,7 +83,7 @@ def thread_counts() -> tuple[int, ...]:
 
 
 def fewest_threads(rates: Mapping[int, Sequence[float]]) -> int:
-    """Give the fewest threads to which no larger number adds more than :data:`THREAD_GAIN`, and not by chance.
+    """Return the fewest threads to which no larger number adds more than :data:`THREAD_GAIN`, and not by chance.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ _WIDEN = {(torch.float16, torch.float32): 1, (torch.bfloat16, torch.float32): 2}
 
 
 def aligned_empty(rows: int, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    """Give an uninitialised ``[rows, dim]`` tensor that begins at a page, so that rows can be read without a copy."""
+    """Return an uninitialised ``[rows, dim]`` tensor that begins at a page, so that rows can be read without a copy."""
     size = rows * dim * dtype.itemsize
     memory = torch.empty(size + mmap.PAGESIZE, dtype=torch.uint8)
     begin = -memory.data_ptr() % mmap.PAGESIZE
@@ -58,7 +58,7 @@ class PendingRead:
         return bool(self._native.done())
 
     def cancel(self) -> None:
-        """Give up; ``out`` is not written to any more when this returns."""
+        """Cancel; ``out`` is not written to any more when this returns."""
         self._native.cancel()
 
 
@@ -162,9 +162,11 @@ class RowReader:
                 f"out must be a contiguous {dtype} tensor of shape {shape} on the CPU "
                 f"(got {out.dtype}, {tuple(out.shape)}, {out.device}, contiguous {out.is_contiguous()})"
             )
+        if self.table.held is not None and len(row_array):
+            self.table.check_held(int(row_array.min()), int(row_array.max()))
         if places is not None and len(places) and int(places.max()) >= len(out):
             raise ConfigError(f"places must be in [0, {len(out)}) (got {int(places.max())})")
-        self._await_strays()
+        self._await_orphaned_reads()
         return PendingRead(self._native.submit(row_array, out.data_ptr(), self._conversion(dtype), places, out), out)
 
     def read(self, rows: object, out: torch.Tensor | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -184,19 +186,19 @@ class RowReader:
             out = aligned_empty(len(row_array), self.table.dim, dtype or self.table.torch_dtype)
         return self.submit(row_array, out, dtype).wait()
 
-    def _await_strays(self) -> None:
+    def _await_orphaned_reads(self) -> None:
         """Return when reads that were given up are back: they may write to memory that the caller uses again."""
         deadline = time.monotonic() + self.options.timeout_s
-        while self._native.strays and not self._closed:
+        while self._native.orphaned_reads and not self._closed:
             if time.monotonic() > deadline:
                 raise StorageError(
-                    f"the reader must be closed: {self._native.strays} reads that timed out may still write to memory",
+                    f"the reader must be closed: {self._native.orphaned_reads} reads that timed out may still write to memory",
                     str(self.table.stripes[0].path),
                 )
             time.sleep(0.005)
 
     def stats(self) -> dict[str, int]:
-        """Give counts since the opening: jobs, rows, unique_rows, reads, bytes_read, placed, retries, errors, timeouts.
+        """Return counts since the opening: jobs, rows, unique_rows, reads, bytes_read, placed, retries, errors, timeouts.
 
         ``placed`` are the reads that needed no copy.
         """
@@ -239,7 +241,7 @@ class RowReader:
 
 
 def choose_engine(wanted: str) -> tuple[str, str]:
-    """Give the engine that a reader takes for ``StorageOptions.engine``, and why."""
+    """Return the engine that a reader takes for ``StorageOptions.engine``, and why."""
     if wanted == "gds":
         raise ConfigError(
             "engine 'gds' reads into GPU memory and needs a loader with device='cuda' (got a host reader)"

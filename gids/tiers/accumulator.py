@@ -108,7 +108,7 @@ class AccessModel:
 
 
 def _fit_line(x: NDArray[np.float64], y: NDArray[np.float64], sharpness: float) -> tuple[float, float, float]:
-    """Give (largest relative error, peak, overhead) of the best model of one sharpness."""
+    """Return (largest relative error, peak, overhead) of the best model of one sharpness."""
     # iops**-s = peak**-s + (overhead / depth)**s is linear. Weights turn least squares on (y / iops(x))**s - 1 into the
     # smallest largest error (Lawson's iteration).
     scale = y.max()
@@ -135,8 +135,8 @@ def _fit_line(x: NDArray[np.float64], y: NDArray[np.float64], sharpness: float) 
 class Accumulator:
     """Decides how many of the batches that wait are read as one group.
 
-    A group has enough requests that the drives reach the wanted share of their peak, at least as many batches as the
-    budget's split found worth reading together, and no more rows than its memory holds. What becomes of requests is
+    A group has enough requests that the drives reach the wanted share of their peak, and no more rows than its memory
+    holds. What becomes of requests is
     learned from every group, so the group follows the cache as it fills. May be used from several threads.
 
     Parameters
@@ -149,13 +149,8 @@ class Accumulator:
         Share of the drives' peak to aim for.
     accesses : float, optional
         Accesses to aim for, whatever the model says.
-    least_batches : int
-        Batches that are read together if they fit, however many accesses they are: rows that several of them need are
-        read once, and denser rows merge. For a device without the sweep that lets groups share reads.
     max_batches : int
         Most batches in a group.
-    expected : mapping of table key to float, optional
-        Share of the requests to expect on disk before anything was learned, with an empty cache; by default all.
     """
 
     #: Weight of the newest group in the running shares.
@@ -170,32 +165,25 @@ class Accumulator:
         *,
         efficiency: float = 0.95,
         accesses: float | None = None,
-        least_batches: int = 1,
         max_batches: int = 64,
-        expected: Mapping[TableKey, float] | None = None,
     ):
-        if not 1 <= least_batches <= max_batches:
-            raise ConfigError(f"least_batches must be in [1, max_batches = {max_batches}] (got {least_batches})")
+        if max_batches < 1:
+            raise ConfigError(f"max_batches must be at least 1 (got {max_batches})")
         if any(row_bytes < 1 for row_bytes, _ in limits.values()):
             raise ConfigError(
                 f"row_bytes must be at least 1 (got {min(row_bytes for row_bytes, _ in limits.values())})"
             )
         self.model = model
-        self.least_batches = least_batches
         self.max_batches = max_batches
         self.accesses = model.accesses_for(efficiency) if accesses is None else accesses
         self._lock = threading.Lock()
-        self._limits, self._expected = dict(limits), dict(expected or {})
-        self._tables = {key: self._table(key) for key in limits}  # guarded by _lock
-
-    def _table(self, key: TableKey) -> _Table:
-        share = self._expected.get(key, 1.0)
-        return _Table(*self._limits[key], access_share=share, disk_share=share, learned=share < 1)
+        self._limits = dict(limits)
+        self._tables = {key: _Table(*limit) for key, limit in limits.items()}  # guarded by _lock
 
     def forget(self, key: TableKey) -> None:
         """Expect of a table what was expected at first: its cache was emptied."""
         with self._lock:
-            self._tables[key] = self._table(key)
+            self._tables[key] = _Table(*self._limits[key])
 
     def access_share(self, key: TableKey) -> float:
         """Share of a table's requests that become accesses, after cache, host buffer, duplicates and merging."""
@@ -242,8 +230,7 @@ class Accumulator:
                     held[key] += size * table.disk_share * table.row_bytes
                     if number and held[key] > table.room(self.HEADROOM):
                         return number
-                enough = accesses >= self.accesses and number + 1 >= self.least_batches
-                if enough or number + 1 == self.max_batches:
+                if accesses >= self.accesses or number + 1 == self.max_batches:
                     return number + 1
             return len(waiting)
 

@@ -60,7 +60,7 @@ class RowArena:
             return self._touched - self._count
 
     def take(self, count: int) -> Slots:
-        """Give ``count`` free slots, used ones first."""
+        """Return ``count`` free slots, used ones first."""
         slots = np.empty(count, np.int32)
         with self._lock:
             again = min(count, self._count)

@@ -43,7 +43,7 @@ class BufferPool:
         weakref.finalize(array, self._give_back, buffer).atexit = False
         return torch.from_numpy(array).view(dtype).view(rows, dim)
 
-    # The account is told outside of the lock: the collector may give a buffer back inside the account's own.
+    # The account is changed outside of the lock: the collector may give a buffer back inside the account's own.
 
     def _take(self, size: int) -> mmap.mmap:
         dropped = 0
@@ -59,8 +59,9 @@ class BufferPool:
             self._lent += 1
         self._account.give(dropped)
         if buffer is None:
-            # An eighth more than asked: batches differ by a few per cent, and one that does not fit is mapped anew.
-            pages = -(-(size + size // 8) // _HUGE_PAGE)
+            # A sixteenth more than asked: batches differ by a few per cent, and one that does not fit is mapped anew. A
+            # budget allots a tenth more than the largest batch that was seen (gids.budget.parts.DEMAND_MARGIN).
+            pages = -(-(size + size // 16) // _HUGE_PAGE)
             buffer = mmap.mmap(-1, pages * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             buffer.madvise(mmap.MADV_HUGEPAGE)
             self._account.take(len(buffer))
@@ -76,7 +77,7 @@ class BufferPool:
             self._account.give(len(buffer))
 
     def clear(self) -> None:
-        """Give the free buffers back to the system, and those that are lent when they return."""
+        """Return the free buffers to the system, and those that are lent when they return."""
         with self._lock:
             self._keep = 0
             free, self._free = self._free, []

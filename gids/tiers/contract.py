@@ -22,6 +22,10 @@ class Ticket(Protocol):
     def counters(self) -> Counters:
         """Rows of the whole group by source, as planned."""
 
+    @property
+    def counted_late(self) -> bool:
+        """Whether a device counts the rows, so that :attr:`counters` wait for it; better asked for one group later."""
+
     def batch_counters(self, batch: int) -> Counters:
         """Rows of one batch by source, as they were served; known once it is gathered."""
 
@@ -31,7 +35,7 @@ class Ticket(Protocol):
 
     @property
     def underway(self) -> bool:
-        """Whether every read of the group has begun."""
+        """Whether every read of the group has begun, or begins without another :meth:`Store.advance`."""
 
     def begin(self) -> None:
         """Let the group take part in the store's next :meth:`Store.advance`; takes no memory for rows yet."""
@@ -58,8 +62,16 @@ class Store(Protocol[Ids, TicketT, Rows]):
     def plan(self, batches: list[Ids], lookahead: list[Ids]) -> TicketT:
         """Decide where every row of a group comes from, knowing the batches that follow; moves no bytes."""
 
+    @property
+    def has_room(self) -> bool:
+        """Whether :meth:`advance` would not wait for memory."""
+
     def advance(self) -> None:
-        """Begin the next reads of the groups that have begun; waits until the group account has memory for them."""
+        """Begin the next reads of the groups that have begun; they wait until the group account has memory for them.
+
+        Either this call waits, or the first :meth:`gather` of the group does; both raise ``Stopped`` if the account is
+        stopped meanwhile.
+        """
 
     def gather(self, ticket: TicketT, batch: int) -> Rows:
         """Return the rows of one batch of a group; waits for the disk, raises what went wrong there."""
@@ -71,7 +83,7 @@ class Store(Protocol[Ids, TicketT, Rows]):
         """Return rows by source, reads, and bytes read and delivered so far."""
 
     def close(self) -> None:
-        """Give files and memory back."""
+        """Release files and memory."""
 
 
 def fetch_now(store: Store[Ids, TicketT, Rows], rows: Ids) -> Rows:

@@ -23,7 +23,7 @@ class PendingRows(Protocol):
         ...
 
     def cancel(self) -> object:
-        """Give up; nothing is written any more when this returns."""
+        """Cancel; nothing is written any more when this returns."""
         ...
 
 
@@ -49,7 +49,7 @@ class Reader(RowSource, Protocol):
         ...
 
     def close(self) -> None:
-        """Give files and memory back."""
+        """Release files and memory."""
         ...
 
 

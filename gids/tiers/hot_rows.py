@@ -22,13 +22,13 @@ class HotRows(Protocol):
     """A ranking of a table's rows, for its host buffer and for what its cache keeps beyond the window."""
 
     def top(self, count: int) -> Tensor:
-        """Give the ``count`` best rows at most, int64, ascending."""
+        """Return the ``count`` best rows at most, int64, ascending."""
 
     def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Say about how many rows rank before each of ``rows``; rows that :meth:`top` never gives are past the end."""
 
     def levels(self, rows: NDArray[np.int64] | None = None) -> NDArray[np.uint8]:
-        """Give :func:`popularity_levels` of ``rows``, by default of all; levels of one call compare with each other."""
+        """Return :func:`popularity_levels` of ``rows``, by default of all; levels of one call compare with each other."""
 
 
 class RowScores:
@@ -117,7 +117,7 @@ class EdgeScores:
 
 
 def popularity_levels(scores: Tensor | NDArray[Any]) -> NDArray[np.uint8]:
-    """Give the use levels of kernels/use_level.cuh that stand for scores: 4 to a doubling below the highest, 0 for 0.
+    """Return the use levels of kernels/use_level.cuh that stand for scores: 4 to a doubling below the highest, 0 for 0.
 
     One byte a row: the only thing that a planner may hold for rows that it does not hold.
 
@@ -138,7 +138,7 @@ def popularity_levels(scores: Tensor | NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def top_rows(scores: Tensor | NDArray[Any], count: int) -> Tensor:
-    """Give the ``count`` rows of the highest scores, ascending by row; ties go to the lower row. Rows of score 0 stay out.
+    """Return the ``count`` rows of the highest scores, ascending by row; ties go to the lower row. Rows of score 0 stay out.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def top_rows(scores: Tensor | NDArray[Any], count: int) -> Tensor:
 
 
 def top_edges(node_scores: Tensor | NDArray[Any], indptr: NDArray[np.int64], count: int) -> Tensor:
-    """Give up to ``count`` edge positions that sampling is most likely to take, for a buffer of edge features.
+    """Return up to ``count`` edge positions that sampling is most likely to take, for a buffer of edge features.
 
     An edge is taken about as often as its destination is expanded, divided by the destination's in-degree: whole
     neighbourhoods enter in that order.

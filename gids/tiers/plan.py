@@ -177,7 +177,7 @@ class Planner:
         return self._native.memory_bytes + self._popularity_bytes
 
     def resident_rows(self) -> Tensor:
-        """Give int64[C]: the row that each cache slot will hold once all planned groups are executed, -1 if free."""
+        """Return int64[C]: the row that each cache slot will hold once all planned groups are executed, -1 if free."""
         return torch.from_numpy(self._native.resident_rows())
 
     def reset(self) -> None:

@@ -53,7 +53,7 @@ class Graph(Protocol):
         """Count the nodes of one type."""
 
     def indptr(self, etype: EdgeType) -> NDArray[np.int64]:
-        """Give the offsets of the in-edges."""
+        """Return the offsets of the in-edges."""
 
     def indices_table(self, etype: EdgeType) -> RowTable:
         """Say where the source nodes of the in-edges are."""
@@ -197,7 +197,7 @@ def _starting_ranks(graph: Graph, train: Mapping[str, Tensor]) -> dict[str, Scor
 
 
 def stream_edges(table: RowTable) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Give a neighbour list chunk by chunk as (first position, ids); the next chunk is read meanwhile."""
+    """Yield a neighbour list chunk by chunk as (first position, ids); the next chunk is read meanwhile."""
 
     def read(begin: int) -> NDArray[Any]:
         end = min(begin + EDGES_IN_CHUNK, table.num_rows)
@@ -242,7 +242,7 @@ def rank_nodes(
     rounds: int = 5,
     pool: ThreadPool | None = None,
 ) -> dict[str, NDArray[np.uint64]]:
-    """Give a ranking of all nodes, from a file beside the dataset where it was computed before.
+    """Return a ranking of all nodes, from a file beside the dataset where it was computed before.
 
     Parameters
     ----------

@@ -14,8 +14,10 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from gids.errors import ConfigError, StorageError
 from gids.units import format_bytes
@@ -45,6 +47,8 @@ class SharedTensor:
         Writes the contents; called in one process only.
     directory : Path
         A file system in memory.
+    what : str
+        What it is, for messages.
     """
 
     def __init__(
@@ -54,7 +58,9 @@ class SharedTensor:
         dtype: torch.dtype,
         fill: Callable[[torch.Tensor], None],
         directory: Path = Path("/dev/shm"),
+        what: str = "host_buffer",
     ):
+        self._what = what
         digest = hashlib.sha256(f"{os.getuid()} {identity} {shape} {dtype}".encode()).hexdigest()[:24]
         self.path = directory / f"gids-{digest}"
         self.nbytes = int(torch.Size(shape).numel()) * dtype.itemsize
@@ -102,7 +108,7 @@ class SharedTensor:
             if code == errno.ELOOP or (code in (errno.EACCES, errno.EISDIR) and os.path.lexists(self.path)):
                 raise _NotOurs(self.path, "cannot be opened, or is a link") from error
             raise StorageError(
-                f"the host buffer needs a writable {self.path.parent} to be shared by processes",
+                f"{self._what} needs a writable {self.path.parent} to be shared by processes",
                 str(self.path),
                 0,
                 self._size,
@@ -115,7 +121,7 @@ class SharedTensor:
             os.posix_fallocate(fd, 0, self._size)  # fails now rather than with SIGBUS at the first write
         except OSError as error:
             raise ConfigError(
-                f"host_buffer must fit in {self.path.parent}: {format_bytes(self._size)} cannot be had ({error.strerror})"
+                f"{self._what} must fit in {self.path.parent}: {format_bytes(self._size)} cannot be had ({error.strerror})"
             ) from error
         return mmap.mmap(fd, self._size)
 
@@ -132,6 +138,29 @@ class SharedTensor:
     def close(self) -> None:
         """Let go of the memory; the last process to do so removes it. Views of the tensor stay valid."""
         self._finalizer()
+
+
+class SharedPlace:
+    """Memory by name that the processes of a machine share; see :class:`gids.sampling.load.Place`.
+
+    Parameters
+    ----------
+    identity : str
+        Of whatever the names belong to.
+    what : str
+        What it is, for messages.
+    """
+
+    def __init__(self, identity: str, what: str):
+        self._identity, self._what = identity, what
+        self._held: list[SharedTensor] = []  # as long as this lives, nobody removes them
+
+    def __call__(self, name: str, num_bytes: int, fill: Callable[[NDArray[Any]], None]) -> NDArray[Any]:
+        """Return so many bytes that ``fill`` has written, in this process or in another."""
+        identity = f"{self._identity} {name}"
+        held = SharedTensor(identity, (num_bytes,), torch.uint8, lambda tensor: fill(tensor.numpy()), what=self._what)
+        self._held.append(held)
+        return held.tensor.numpy()
 
 
 class _NotOurs(ConfigError):

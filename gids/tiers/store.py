@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 import numpy as np
@@ -21,6 +21,7 @@ from gids.tiers.buffers import BufferPool
 from gids.tiers.host_buffer import HostBuffer, PendingRows, Reader
 from gids.tiers.plan import Counters, GroupPlan, Planner
 from gids.tiers.policies import Policy
+from gids.tiers.spill import Chunk, RowSpill
 
 _NATIVE_DTYPES = {torch_dtype: DType[name] for name, torch_dtype in DTYPES.items()}
 
@@ -37,6 +38,8 @@ class GroupTicket:
     ----------
     plan : GroupPlan
         What is read and gathered.
+    chunks : list of Chunk or None
+        Of the batches whose rows are spilled.
     last_step : int or None
         The store's step with which its last row is read; None where the group is larger than the arena and gets memory
         of its own.
@@ -46,8 +49,8 @@ class GroupTicket:
         Otherwise, once all were read: where in the store's arena each of ``plan.disk_rows`` is.
     """
 
-    def __init__(self, store: TableStore, plan: GroupPlan):
-        self.plan = plan
+    def __init__(self, store: TableStore, plan: GroupPlan, chunks: list[Chunk | None]):
+        self.plan, self.chunks = plan, chunks
         self.last_step: int | None = None
         self.buffer: Tensor | None = None
         self.slots: Slots | None = None
@@ -64,6 +67,11 @@ class GroupTicket:
         """Rows of the whole group by source, as planned."""
         return self.plan.counters
 
+    @property
+    def counted_late(self) -> bool:
+        """Whether a device counts the rows."""
+        return False
+
     def batch_counters(self, batch: int) -> Counters:
         """Rows of one batch by source; with the last one, what the group shared with groups before it."""
         found = self.plan.batches[batch].counters
@@ -74,7 +82,7 @@ class GroupTicket:
     @property
     def fits(self) -> bool:
         """Whether the group may begin beside those before it."""
-        return self._store.has_room(self.plan)
+        return self._store.fits(self.plan)
 
     @property
     def underway(self) -> bool:
@@ -151,6 +159,9 @@ class TableStore:
         For policies that draw.
     pool : ThreadPool, optional
         Threads for planning and copying.
+    spill : callable, optional
+        Makes, of the account for groups, what reads rows that were spilled; without a cache, whose planner then need not
+        look ahead.
     """
 
     def __init__(
@@ -170,6 +181,7 @@ class TableStore:
         ledger: Ledger | None = None,
         seed: int = 0,
         pool: ThreadPool | None = None,
+        spill: Callable[[Account], RowSpill] | None = None,
     ):
         if cache_rows < 0:
             raise ConfigError(f"cache_rows must not be negative (got {cache_rows})")
@@ -207,6 +219,7 @@ class TableStore:
             self._fixed.append((ledger.account("host_buffer"), host_buffer.nbytes))
         for account, size_bytes in self._fixed:
             account.take(size_bytes)
+        self.spill = None if spill is None else spill(self.group_account)
         self._sweep = Sweep(table.num_rows, regions)
         self._steps = 0
         self._unread: list[GroupTicket] = []  # begun, and some of their reads are not
@@ -218,9 +231,11 @@ class TableStore:
 
     def plan(self, batches: list[Tensor], lookahead: list[Tensor]) -> GroupTicket:
         """Plan the next group; see :meth:`gids.tiers.plan.Planner.plan_group`."""
-        return GroupTicket(self, self.planner.plan_group(batches, lookahead))
+        if self.spill is None:
+            return GroupTicket(self, self.planner.plan_group(batches, lookahead), [])
+        return GroupTicket(self, self.planner.plan_group(batches), self.spill.foresee(batches, lookahead))
 
-    def has_room(self, plan: GroupPlan) -> bool:
+    def fits(self, plan: GroupPlan) -> bool:
         """Whether the arena has room for a group as it comes in, beside the groups that are not read to their end."""
         return self._sweep.peak(plan.disk_rows.numpy()) <= self.arena.rows
 
@@ -242,28 +257,46 @@ class TableStore:
         else:
             self._unread.append(ticket)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether there is memory for what the next step reads."""
+        return self.group_account.has_room(self._rows_due * self.table.row_bytes)
+
+    @property
+    def _rows_due(self) -> int:
+        whole = (len(ticket.plan.disk_rows) for ticket in self._unread if ticket.last_step is None)
+        return self._sweep.due() + sum(whole)
+
     def advance(self) -> None:
         """Begin to read what the groups that have begun need of the next region of the table, each row once."""
         whole = [ticket for ticket in self._unread if ticket.last_step is None]
-        rows_due = self._sweep.due() + sum(len(ticket.plan.disk_rows) for ticket in whole)
-        self.group_account.draw(rows_due * self.table.row_bytes)
+        self.group_account.draw(self._rows_due * self.table.row_bytes)
         slots = self.arena.take(self._sweep.due())
         rows = self._sweep.step(slots)
         self._steps += 1
         if len(rows):
-            read = self.reader.submit(torch.from_numpy(rows), self.arena.values, places=slots)
-            for ticket in self._unread:
-                ticket.read_begun(read)
+            for read in self._read(rows, self.arena.values, slots, self._unread):
+                for ticket in self._unread:
+                    ticket.read_begun(read)
         for ticket in whole:
             wanted = ticket.plan.disk_rows
             ticket.buffer = torch.empty(len(wanted), self.table.dim, dtype=self.table.torch_dtype)
-            ticket.read_begun(self.reader.submit(wanted, ticket.buffer))
+            for read in self._read(wanted.numpy(), ticket.buffer, None, [ticket]):
+                ticket.read_begun(read)
         taking_part, self._unread = self._unread, []
         for ticket in taking_part:
             if ticket.last_step is None or ticket.last_step <= self._steps:
                 ticket.all_begun()
             else:
                 self._unread.append(ticket)
+
+    def _read(
+        self, rows: NDArray[np.int64], out: Tensor, places: Slots | None, tickets: list[GroupTicket]
+    ) -> list[PendingRows]:
+        if self.spill is None:
+            return [self.reader.submit(torch.from_numpy(rows), out, places=places)]
+        places = np.arange(len(rows), dtype=np.int32) if places is None else places
+        return self.spill.submit(rows, out, places, [chunk for ticket in tickets for chunk in ticket.chunks])
 
     def gather(self, ticket: GroupTicket, batch: int) -> Tensor:
         """Return the rows of a batch, in the batch's order, and let the cache take in what the plan says."""
@@ -337,15 +370,18 @@ class TableStore:
         self.arena.reset()
         self._sweep.clear()
         self._unread.clear()
+        if self.spill is not None:
+            self.spill.forget()
         self._expected = (0, 0)
         self.group_account.give(self.group_account.used)  # it is this store's alone
 
     def counts(self) -> Mapping[str, int]:
-        """Return rows by source, reads, and bytes read and delivered so far."""
-        io = self.reader.stats()
+        """Return rows by source, reads, and bytes read, spilled and delivered so far."""
+        io, spilled = self.reader.stats(), {} if self.spill is None else self.spill.stats()
         return asdict(self._counters) | {
-            "reads": io["reads"],
-            "bytes_read": io["bytes_read"],
+            "reads": io["reads"] + spilled.get("reads", 0),
+            "bytes_read": io["bytes_read"] + spilled.get("bytes_read", 0),
+            "bytes_written": spilled.get("bytes_written", 0),
             "bytes_delivered": self._counters.requests * self.table.row_bytes,
         }
 
@@ -356,6 +392,8 @@ class TableStore:
 
     def close(self) -> None:
         """Close the reader and give the memory back."""
+        if self.spill is not None:
+            self.spill.close()
         self.reader.close()
         self.outputs.clear()
         self.group_account.give(self.group_account.used)  # it is this store's alone

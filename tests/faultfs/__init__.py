@@ -29,11 +29,26 @@ class Mounted:
         fresh.replace(self._rules)
 
 
+class CannotMount(Exception):
+    """No file system can be mounted here."""
+
+
 @contextlib.contextmanager
 def mounted(directory: Path, cached: bool = False) -> Iterator[Mounted]:
     """Show ``directory`` through the file system that fails on demand; skip the test where nothing can be mounted."""
+    with contextlib.ExitStack() as stack:
+        try:
+            shown = stack.enter_context(mount(directory, cached))
+        except CannotMount as reason:
+            pytest.skip(f"{reason}: NOTHING is tested below the file system")
+        yield shown
+
+
+@contextlib.contextmanager
+def mount(directory: Path, cached: bool = False) -> Iterator[Mounted]:
+    """Show ``directory`` through the file system that fails on demand; raise CannotMount where that cannot be."""
     if not Path("/dev/fuse").exists():
-        pytest.skip("there is no /dev/fuse here: NOTHING is tested below the file system")
+        raise CannotMount("there is no /dev/fuse here")
     with tempfile.TemporaryDirectory(prefix="gids-faultfs-") as place:
         mountpoint, rules = Path(place) / "mnt", Path(place) / "rules.json"
         mountpoint.mkdir()
@@ -45,7 +60,7 @@ def mounted(directory: Path, cached: bool = False) -> Iterator[Mounted]:
             assert server.stdout is not None
             said = server.stdout.readline().strip()
             if said != "mounted":
-                pytest.skip(f"a file system cannot be mounted here ({said}): NOTHING is tested below the file system")
+                raise CannotMount(f"a file system cannot be mounted here ({said})")
             yield Mounted(mountpoint, rules)
         finally:
             rules.write_text("[]")

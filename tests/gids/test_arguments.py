@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import gids
 from tests.packages import NO_DGL
 
 HAS_DGL = importlib.util.find_spec("dgl") is not None
@@ -64,3 +65,12 @@ def test_every_argument_is_described(name: str, thing: Any, names: set[str]) -> 
     words = set(re.findall(r"\w+", inspect.getdoc(thing) or "")) if len(parameters) == 1 else set()
     missing = [p for p in parameters if p not in names | words]
     assert not missing, f"{name}: {', '.join(missing)} must be described in its docstring"
+
+
+def test_the_loader_takes_few_arguments_and_options_are_named() -> None:
+    parameters = inspect.signature(gids.Loader).parameters
+    # Sixteen, and the two of what was built on top of them: tables over several machines, rows through spare disk.
+    assert len(parameters.keys() - {"shards", "spill"}) <= 16
+    for options in (gids.MemoryOptions, gids.PipelineOptions, gids.OrderOptions, gids.OutputOptions):
+        assert all(p.kind is p.KEYWORD_ONLY for p in inspect.signature(options).parameters.values())
+        assert options.__dataclass_params__.frozen

@@ -47,7 +47,8 @@ def python(script, **more):
 def test_import_touches_no_framework_and_no_gpu():
     loaded = set(
         python(
-            "import torch, sys; before = set(sys.modules); import gids; print('\\n'.join(set(sys.modules) - before))"
+            "import torch, sys; before = set(sys.modules); import gids; gids.Loader; "
+            "print('\\n'.join(set(sys.modules) - before))"
         ).split()
     )
     heavy = {
@@ -69,13 +70,26 @@ def test_import_touches_no_framework_and_no_gpu():
 def test_import_is_quick(tmp_path):
     """Processor time, best of fifteen: other programs run too. With bytecode, as installed packages have it."""
     compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
-    script = "import torch, time; start = time.process_time(); import gids; print(time.process_time() - start)"
+    script = (
+        "import torch, time; start = time.process_time(); import gids; gids.Loader; print(time.process_time() - start)"
+    )
     best = 1.0
     for _ in range(15):
         best = min(best, float(python(script, **compiled)))
         if best < 0.3:
             break
     assert best < 0.3
+
+
+def test_names_are_imported_when_they_are_asked_for():
+    said = python(
+        "import sys, gids; print('torch' in sys.modules, hasattr(gids, 'nothing'), gids.units.parse_bytes('1k', 'x'), "
+        "gids.Loader.__module__.startswith('gids.loader'), 'torch' in sys.modules, gids.Loader is vars(gids)['Loader'])"
+    )
+    assert said.split() == ["False", "False", "1024", "True", "True", "True"]
+    named = {name for names in gids._HOMES.values() for name in names.split()}
+    assert named == set(gids.__all__) - {"__version__", "convert", "infer", "open", "pack"}
+    assert set(gids.__all__) <= set(dir(gids))
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ ON_PTX = "GIDS_SIMT_PTX" in os.environ
 
 @pytest.fixture(scope="session")
 def simt(request):
-    """Give the entry points: g++'s, plain or with the sanitizer of GIDS_SIMT_SANITIZE, or with GIDS_SIMT_PTX NVRTC's."""
+    """Return the entry points: g++'s, plain or with the sanitizer of GIDS_SIMT_SANITIZE, or with GIDS_SIMT_PTX NVRTC's."""
     sanitize = os.environ.get("GIDS_SIMT_SANITIZE", "")
     if ON_PTX:
         from ptx_machine import PtxMachine
@@ -44,7 +44,7 @@ SHAPES = [(64, 2), *MORE, *(pytest.param(shape, marks=pytest.mark.long) for shap
 
 @pytest.fixture(params=SHAPES, ids=lambda shape: f"block{shape[0]}-seed{shape[1]}")
 def session(simt, request):
-    """Give a device session that runs kernels lane by lane."""
+    """Return a device session that runs kernels lane by lane."""
     from session import SimtSession
 
     threads, seed = request.param

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gids.cuda.arena import SlotAllocator
+from gids.cuda.array import DeviceArray
 from gids.cuda.device_reader import pack_rounds, unpack
 from gids.cuda.gds import prepare_reads, split_plan
 from gids.storage import PlanLimits, plan_reads
@@ -15,7 +16,7 @@ NONE = np.empty(0, np.int64)
 
 
 def make(row_bytes, stride, files, stripe_rows, rows=400):
-    """Give a table and the bytes of its files, which need not exist."""
+    """Return a table and the bytes of its files, which need not exist."""
     counts = [sum(1 for r in range(rows) if r // stripe_rows % files == f) for f in range(files)]
     stripes = tuple(Stripe(Path(f"/nowhere/{f}"), 100 * f, count) for f, count in enumerate(counts))
     table = RowTable("t", "uint8", row_bytes, rows, stride, stripes, stripe_rows)
@@ -82,7 +83,7 @@ def test_whole_pages_of_rows_go_straight_to_their_slots(session, row_bytes, stri
     to = np.empty(len(rows), np.int64)
     to[prepared.plan.positions] = slots.take(len(rows), prepared.run_begin, prepared.run_length, prepared.unit)
     to *= row_bytes
-    direct, rest = split_plan(table, prepared.plan, to)
+    direct, rest = split_plan(table, prepared.plan, DeviceArray(0, (100 * row_bytes,), np.uint8, None), to)
     assert len(direct.file) + len(rest) == prepared.plan.num_reads
     assert (straight != "none") == (len(direct.file) > 0)
     assert (straight != "all") == (len(rest) > 0)

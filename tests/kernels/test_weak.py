@@ -67,7 +67,7 @@ def lost_reads(machine, host, seed, timeout_ns):
 def test_an_order_left_out_of_the_queue_is_found(tmp_path, order):
     """Entries that were marked ready are never shown to the drive: their reads end at the deadline."""
     machine, host = broken(tmp_path, ORDERS[order]), load_host()
-    assert any(lost_reads(machine, host, seed, 100_000_000) for seed in range(20))
+    assert any(lost_reads(machine, host, seed, 100_000_000) for seed in range(200))  # a third of the seeds lose some
 
 
 def test_with_every_order_in_place_no_read_is_lost(simt):

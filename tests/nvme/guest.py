@@ -17,7 +17,7 @@ BOOT_SECONDS = 240
 
 @functools.cache
 def kernel() -> Path:
-    """Give a directory with the unpacked kernel package; downloads it once, skips the test where that cannot be done."""
+    """Return a directory with the unpacked kernel package; downloads it once, skips the test where that cannot be done."""
     unpacked = CACHE / "kernel"
     if list(unpacked.glob("boot/vmlinuz-*")):
         return unpacked

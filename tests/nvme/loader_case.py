@@ -20,6 +20,7 @@ from gids.storage import StorageOptions
 
 fake_torch.install()
 PIECE = 4096
+GPU = StorageOptions(engine="nvme", submit="gpu")
 directory = Path(sys.argv[1])
 dataset = communities(directory / "graph", num_nodes=1500, degree=8, dim=37, train=0.15)
 OPTIONS = {
@@ -70,27 +71,28 @@ with load(**OPTIONS) as loader:
 with Machine([[image] for image in images]) as machine, Drives([machine.open(i, pairs=8) for i in range(2)]) as drives:
     device = OPTIONS | {"device": "cuda", "device_budget": "48MiB"}
     try:
-        list(load(storage="nvme", **device))
+        list(load(storage=GPU, **device))
     except gids.ConfigError as error:
         print("refused:", error)
     drives._set.add_extents(str(path), len(extents) * PIECE, extents)
     # Once with the staging memory of a group, once with so little that a group takes several rounds.
     for storage in (
-        StorageOptions(engine="nvme"),
-        StorageOptions(engine="nvme", staging_bytes=32 << 10, max_io_bytes=16 << 10, merge_gap_bytes=0),
+        GPU,
+        StorageOptions(engine="nvme", submit="gpu", staging_bytes=32 << 10, max_io_bytes=16 << 10, merge_gap_bytes=0),
+        StorageOptions(engine="nvme", submit="cpu"),
     ):
         with load(storage=storage, **device) as loader:
             compare(loader, expected)
             print("reads", loader.stats().tables["_N/feat"].reads)
             print("notes", loader.notes["_N/feat"])
-    with load(storage="nvme", **device) as loader:  # dropped in the middle of an epoch
+    with load(storage=GPU, **device) as loader:  # dropped in the middle of an epoch
         next(iter(loader))
     print("spurious", [stats["spurious"] for stats in drives.stats])
 # A consumer that comes back late: answers were taken meanwhile, so nothing looks like a drive that does not answer.
 late = {"timeout_s": 1.5, "pairs": 8}
 with Machine([[image] for image in images]) as machine, Drives([machine.open(i, **late) for i in range(2)]) as drives:
     drives._set.add_extents(str(path), len(extents) * PIECE, extents)
-    with load(storage="nvme", **device) as loader:
+    with load(storage=GPU, **device) as loader:
         for number, batch in enumerate(loader):
             assert torch.equal(batch.x, expected[number].x)
             if number == 0:
@@ -101,7 +103,7 @@ broken = f"driver=raw,file.driver=blkdebug,file.image.driver=file,file.image.fil
 with Machine([[images[0]], [broken]]) as machine, Drives([machine.open(i, pairs=8) for i in range(2)]) as drives:
     drives._set.add_extents(str(path), len(extents) * PIECE, extents)
     try:
-        with load(storage="nvme", **device) as loader:
+        with load(storage=GPU, **device) as loader:
             list(loader)
     except gids.StorageError as error:
         print("failed:", error)

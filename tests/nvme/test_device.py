@@ -146,8 +146,11 @@ def test_a_loader_whose_kernels_read_the_drives(tmp_path):
     lines = run_on_standin("loader_case.py", tmp_path)
     refused, *engines, spurious, late, failed = lines
     assert refused.startswith("refused: engine nvme needs the file's place on an open drive"), lines
-    assert all("kernels drive 2 queue pairs on each of 2 drives" in line for line in engines[1::2]), lines
-    merged, single = (int(line.split()[1]) for line in engines[::2])
+    *kernels, threads = engines[1::2]
+    assert all("kernels drive 2 queue pairs on each of 2 drives" in line for line in kernels), lines
+    assert "threads of the CPU queue the commands: submit='cpu' was asked for" in threads, lines
+    merged, single, by_threads = (int(line.split()[1]) for line in engines[::2])
+    assert by_threads >= 5, lines
     assert merged >= 5, lines  # at least one for each group of two epochs
     assert single > 100, lines  # nothing is merged
     assert failed.startswith("failed: read of drive qtest:5, namespace 1, LBA "), lines

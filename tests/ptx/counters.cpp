@@ -37,8 +37,9 @@ void Counters::start_wave(int lanes) {
     deepest_.assign(lanes, 0);
 }
 
-void Counters::memory(const Instruction& i, uint32_t mask, const uint64_t* address, const Regions& regions) {
-    if (i.space == Space::kShared) {
+void Counters::memory(const Instruction& i, uint32_t mask, const uint64_t* address, const Regions& regions,
+                      bool in_shared) {
+    if (i.space == Space::kShared || in_shared) {
         ++totals.shared_accesses;
         return;
     }

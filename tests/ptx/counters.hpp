@@ -48,7 +48,7 @@ public:
         ++totals.branches, totals.split_branches += taken != 0 && taken != mask;
     }
     // One warp instruction: where every lane of the mask goes.
-    void memory(const Instruction& i, uint32_t mask, const uint64_t* address, const Regions& regions);
+    void memory(const Instruction& i, uint32_t mask, const uint64_t* address, const Regions& regions, bool in_shared);
     // Chains: a value is as deep as the host reads that it waited for. `first_lane` is the warp's.
     void chain(const Instruction& i, int first_lane, uint32_t mask, const uint64_t* address, const Regions& regions);
     // Lanes that meet wait for the deepest of them; what they exchange is as deep.

@@ -153,7 +153,11 @@ void Machine::access(Warp& warp, const Instruction& i, uint32_t mask) {
     });
     const bool outside = i.space == Space::kGlobal || i.space == Space::kGeneric;
     if (counters_.enabled()) {
-        counters_.memory(i, mask, address, regions_);
+        // Generic addresses may be of the block's shared memory: where one lane's is, all are.
+        const auto shared = reinterpret_cast<uint64_t>(warp.block->shared.data());
+        bool in_shared = false;
+        each_lane(mask, [&](int lane) { in_shared = address[lane] - shared < entry_.shared_bytes; });
+        counters_.memory(i, mask, address, regions_, in_shared);
         if (!regions_.empty()) counters_.chain(i, warp.first_lane, mask, address, regions_);
     }
     each_lane(mask, [&](int lane) {

@@ -35,10 +35,18 @@ std::set<std::string>& forgiven_rules() {  // guarded by rules_mutex
 
 std::mutex contexts_mutex;                           // guards Context::retained
 thread_local std::vector<Context*> thread_contexts;  // the last is current
+thread_local bool in_host_function = false;
 
 }  // namespace
 
+InHostFunction::InHostFunction() { in_host_function = true; }
+InHostFunction::~InHostFunction() { in_host_function = false; }
+
 CUresult injected(const char* call) {
+    if (in_host_function) {
+        complain(std::string(call) + " in a function of cuLaunchHostFunc, which must not call the driver");
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
     const char* plan = std::getenv("GIDS_STANDIN_FAIL");
     if (plan == nullptr || *plan == 0) return CUDA_SUCCESS;
     const std::lock_guard<std::mutex> lock(fault_mutex);

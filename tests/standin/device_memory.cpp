@@ -57,12 +57,11 @@ public:
     void protect(int access) const { mprotect(shown_, bytes_, access); }
     CUdevice device() const { return device_; }
 
-    CUresult allocate(std::size_t bytes, int stream, bool ordered, CUdeviceptr* out, bool* fresh) {
+    CUresult allocate(std::size_t bytes, int stream, bool ordered, CUdeviceptr* out) {
         const std::lock_guard<std::mutex> lock(mutex_);
         if (used_ > standin::memory_limit() || bytes > standin::memory_limit() - used_) return CUDA_ERROR_OUT_OF_MEMORY;
         const std::size_t capacity = (bytes + kRedBytes + kGranule - 1) / kGranule * kGranule;
         std::optional<CUdeviceptr> begin = ordered ? reuse(capacity, stream) : std::nullopt;
-        *fresh = !begin;
         if (!begin) begin = carve(capacity, ordered ? kGranule : kPage);
         if (!begin) {
             trim();
@@ -84,13 +83,17 @@ public:
         live_.erase(found);
         used_ -= out->bytes;
         *passed = std::make_shared<std::atomic<bool>>(false);
-        if (out->ordered) {
-            cached_[out->capacity].push_back({pointer, stream, *passed});
-        } else {
-            give_hole(pointer - begin(), out->capacity);
-        }
+        if (out->ordered) cached_[out->capacity].push_back({pointer, stream, *passed});
         return true;
     }
+    // After forget() of memory that is no pool's, when nobody uses its bytes any more.
+    void give_back(CUdeviceptr pointer, const Block& block) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        give_hole(pointer - begin(), block.capacity);
+    }
+    // Held from the choice of a pool's block to its place in a stream's queue, and so for a free: threads that share a
+    // stream would else queue the free of a block behind its next allocation.
+    std::mutex& order() { return order_; }
 
     bool find(CUdeviceptr pointer, standin::Range* out, bool running) {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -165,7 +168,7 @@ private:
     CUdevice device_;
     char *shown_ = nullptr, *real_ = nullptr;
     std::size_t bytes_ = 0;
-    std::mutex mutex_;
+    std::mutex order_, mutex_;
     std::size_t used_ = 0;                              // guarded by mutex_, as all below
     std::map<std::size_t, std::size_t> holes_;          // offset -> bytes that nothing has
     std::map<std::size_t, std::vector<Freed>> cached_;  // capacity -> blocks of the pool, the latest last
@@ -269,8 +272,7 @@ std::size_t memory_used(CUdevice device) { return arena_for(device).used(); }
 CUresult allocate(CUdevice device, std::size_t bytes, CUdeviceptr* out) {
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     Arena& arena = arena_for(device);
-    bool fresh = false;
-    const CUresult result = arena.allocate(bytes, -1, false, out, &fresh);
+    const CUresult result = arena.allocate(bytes, -1, false, out);
     if (result != CUDA_SUCCESS) return result;
     const Block block{bytes, (bytes + kRedBytes + kGranule - 1) / kGranule * kGranule, false};
     fill_fresh(arena, *out, block);
@@ -281,8 +283,8 @@ CUresult allocate(CUdevice device, std::size_t bytes, CUdeviceptr* out) {
 CUresult allocate_ordered(CUdevice device, std::size_t bytes, CUstream stream, CUdeviceptr* out) {
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     Arena& arena = arena_for(device);
-    bool fresh = false;
-    const CUresult result = arena.allocate(bytes, number_of(stream), true, out, &fresh);
+    const std::lock_guard<std::mutex> order(arena.order());
+    const CUresult result = arena.allocate(bytes, number_of(stream), true, out);
     if (result != CUDA_SUCCESS) return result;
     const Block block{bytes, (bytes + kRedBytes + kGranule - 1) / kGranule * kGranule, true};
     enqueue(stream, [&arena, pointer = *out, block] {
@@ -297,13 +299,17 @@ CUresult release(CUdeviceptr pointer, CUstream stream, bool ordered) {
     Arena* arena = arena_of(pointer);
     Block block{};
     std::shared_ptr<std::atomic<bool>> passed;
+    std::unique_lock<std::mutex> order;
+    if (arena != nullptr) order = std::unique_lock<std::mutex>(arena->order());
     if (arena == nullptr || !arena->forget(pointer, ordered ? number_of(stream) : -1, &block, &passed)) {
         complain("a pointer is freed that is not live (" + hexadecimal(pointer) + ")");
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (!ordered) {
+        order.unlock();
         end_block(*arena, pointer, block);
         *passed = true;
+        arena->give_back(pointer, block);
         return sticky();
     }
     enqueue(stream, [arena, pointer, block, passed] {

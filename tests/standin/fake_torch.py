@@ -67,7 +67,7 @@ def _driver() -> Any:
 
 
 def current_device() -> int:
-    """Give the device of the thread's context, as CUDA's runtime does; 0 for a thread without one."""
+    """Return the device of the thread's context, as CUDA's runtime does; 0 for a thread without one."""
     driver = _driver()
     checked(driver.cuInit(0))
     if not int(checked(driver.cuCtxGetCurrent())):
@@ -126,14 +126,51 @@ class Stream:
         with Device(self.device):
             checked(_driver().cuStreamSynchronize(self.cuda_stream))
 
+    def record_event(self, event: Event | None = None) -> Event:
+        """Return an event behind what is queued."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        """Make later work wait for an event; one that was never recorded has passed."""
+        if event.cuda_event:
+            with Device(self.device):
+                checked(_driver().cuStreamWaitEvent(self.cuda_stream, event.cuda_event, 0))
+
     def wait_stream(self, other: Stream) -> None:
         """Make later work wait for what the other stream has queued."""
-        driver = _driver()
-        with Device(other.device):
-            event = checked(driver.cuEventCreate(2))
-            checked(driver.cuEventRecord(event, other.cuda_stream))
-        with Device(self.device):
-            checked(driver.cuStreamWaitEvent(self.cuda_stream, event, 0))
+        self.wait_event(other.record_event())
+
+
+class Event:
+    """``torch.cuda.Event``: an event of the stand-in, made on the device of the stream that records it first."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False):
+        self.cuda_event: Any = None
+        self.device: torch.device | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Pass when what the stream has queued is done."""
+        stream = stream or torch.cuda.current_stream()
+        with Device(stream.device):
+            if self.cuda_event is None:
+                self.cuda_event, self.device = checked(_driver().cuEventCreate(2)), stream.device
+            checked(_driver().cuEventRecord(self.cuda_event, stream.cuda_stream))
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Make later work of a stream wait for it."""
+        (stream or torch.cuda.current_stream()).wait_event(self)
+
+    def query(self) -> bool:
+        """Whether it has passed."""
+        return self.cuda_event is None or int(_driver().cuEventQuery(self.cuda_event)[0]) == 0
+
+    def synchronize(self) -> None:
+        """Wait for it."""
+        if self.cuda_event is not None:
+            with Device(self.device):
+                checked(_driver().cuEventSynchronize(self.cuda_event))
 
 
 @dataclass
@@ -158,6 +195,8 @@ class FakeTorch:
     moved: list[tuple[tuple[int, ...], str]] = field(default_factory=list)  # shape and device of every Tensor.to
     #: Whether tensors get the bytes. Not where only the calls matter.
     copies: bool = True
+    #: Bytes that torch's allocator has taken, by device.
+    reserved: dict[int, int] = field(default_factory=dict)
 
 
 class _Streams(threading.local):
@@ -249,6 +288,8 @@ def install() -> FakeTorch:
     cuda.current_device, cuda.set_device, cuda.device = current_device, set_device, Device
     cuda.current_stream, cuda.stream, cuda.Stream = current_stream, stream_context, Stream
     cuda.default_stream = lambda device=None: Stream(device, handle=0)
+    cuda.Event = Event
+    cuda.memory_reserved = lambda device=None: fake.reserved.get(_ordinal(device), 0)
     cuda.synchronize = lambda device=None: current_stream(device).synchronize()
     cuda.nvtx.range_push, cuda.nvtx.range_pop = lambda _: next(names), lambda: next(names)
     anything: Any = torch

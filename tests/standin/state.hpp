@@ -79,6 +79,15 @@ std::string why_unreachable(CUdeviceptr pointer, const Context* context);
 bool find_pinned(CUdeviceptr pointer, Range* out);
 void host_statistics(std::size_t* pinned, std::size_t* registered);
 
+// Marks the calling thread as inside a function of cuLaunchHostFunc, which must not call the driver.
+class InHostFunction {
+public:
+    InHostFunction();
+    ~InHostFunction();
+    InHostFunction(const InHostFunction&) = delete;
+    InHostFunction& operator=(const InHostFunction&) = delete;
+};
+
 // Marks the calling thread as the device while it runs work: faults in the protected view then open it.
 class OnDevice {
 public:

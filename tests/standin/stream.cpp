@@ -338,8 +338,16 @@ STANDIN_API CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* 
     ENTER_IN_CONTEXT(cuLaunchHostFunc);
     if (!standin::is_live(stream)) return CUDA_ERROR_INVALID_HANDLE;
     standin::trace("host function", stream, "cuLaunchHostFunc", 0);
-    standin::enqueue(stream, [=] { function(data); });
+    standin::enqueue(stream, [=] {
+        if (standin::sticky() != CUDA_SUCCESS) return;  // "will not be called in the event of an error in the context"
+        const standin::InHostFunction inside;
+        function(data);
+    });
     return CUDA_SUCCESS;
+}
+// For virtual time: the calling thread goes on because a function behind this event told it to.
+STANDIN_API void gids_standin_told(CUevent event) {
+    if (is_event(event)) standin::trace("told", nullptr, "cuLaunchHostFunc", 0, text_of(latest(event)));
 }
 
 STANDIN_API CUresult cuEventCreate(CUevent* out, unsigned) {

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def device_sampler(sampler: object) -> CudaSampler | None:
-    """Give the device's version of a CPU sampler, or None where there is none: for trees of their own, importance, a user's class."""
+    """Return the device's version of a CPU sampler, or None where there is none: for trees of their own, importance, a user's class."""
     if type(sampler) is NeighborSampler and not sampler.disjoint:
         return CudaNeighborSampler(sampler)
     if type(sampler) is LaborSampler and not sampler.importance:

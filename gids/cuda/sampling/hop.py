@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,6 +58,17 @@ def random_names(session: Session, origins: HostArray | None, nodes: DeviceArray
     return names
 
 
+_largest_degrees: weakref.WeakKeyDictionary[PinnedTopology, dict[EdgeType, int]] = weakref.WeakKeyDictionary()
+
+
+def _largest_degree(topology: PinnedTopology, etype: EdgeType) -> int:
+    known = _largest_degrees.setdefault(topology, {})
+    if etype not in known:
+        indptr = topology.topology.relations[etype].indptr
+        known[etype] = int(np.diff(indptr).max()) if len(indptr) > 1 else 0
+    return known[etype]
+
+
 class Hop:
     """The edges of one relation and layer: choosing, resolving, naming."""
 
@@ -70,11 +82,17 @@ class Hop:
         uncounted_edges: int = UNCOUNTED_EDGES,
     ):
         self._session, self._etype, self._counts, self._excluded = session, etype, counts, excluded
-        self._uncounted_edges = uncounted_edges
+        self._uncounted_edges, self._topology = uncounted_edges, topology
         self._relation = topology.relations[etype]
         self._num_src, self._num_dst = (topology.topology.num_nodes[etype[end]] for end in (0, 2))
         self._origins = topology.origins.get(etype[2])
         self._bad = counts.new(1)
+
+    def most_edges(self, num_dst: int, fanout: int) -> int:
+        """Return the most edges that so many nodes can have: by their fanout, or by the relation's largest degree."""
+        if fanout >= 0:
+            return num_dst * fanout
+        return min(num_dst * _largest_degree(self._topology, self._etype), len(self._relation.indices.array))
 
     def check(self) -> None:
         """Raise DatasetError if a neighbour that was chosen does not exist. Waits, if the host does not know it yet."""
@@ -103,10 +121,10 @@ class Hop:
         useful bound.
         """
         session, relation = self._session, self._relation
-        bound = num_dst.bound * fanout
+        bound = self.most_edges(num_dst.bound, fanout)
         total = self._counts.new(bound)
         chosen = self._count(nodes, num_dst, fanout, replace, weighted, total)
-        if fanout < 0 or bound > self._uncounted_edges:
+        if bound > self._uncounted_edges:
             total = self._counts.exact(total)
             bound = total.bound
         begins, positions = session.empty(num_dst.bound + 1, np.int64), session.empty(bound, np.int64)

@@ -105,7 +105,7 @@ class CudaShadowSampler(CudaNeighborSampler):
         parts: dict[EdgeType, Part] = {}
         for etype, hop in walk.hops.items():
             edges, _ = hop.choose(walk.numbers[etype[2]].nodes, num_dst[etype[2]], -1)
-            count = walk.counts.exact(edges.count).bound
+            count = edges.count.bound  # what is looked for beyond the edges is not kept
             found, flags = walk.numbers[etype[0]].find(edges.src, count), session.empty(count, np.int64)
             if count:
                 session.launch("flag_numbered", count, found, np.int64(count), flags)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from gids.cuda.pinned import HostArray
 from gids.cuda.sampling.counts import Count, Counts
 from gids.cuda.sampling.hop import UNCOUNTED_EDGES, DeviceEdges, Hop
 from gids.cuda.sampling.numbering import NodeNumbers
-from gids.cuda.sampling.packing import Packing
+from gids.cuda.sampling.packing import Packed, Packing
 from gids.cuda.sampling.seeds import DeviceSeedEdges, pair_rows, place_seeds
 from gids.cuda.sampling.topology import PinnedTopology
 from gids.cuda.session import Session
@@ -39,13 +39,16 @@ class DeviceBlock:
 
 @dataclass(frozen=True)
 class DeviceSample:
-    """A sampled batch, as :class:`gids.sampling.Sample`, with arrays on the device."""
+    """A sampled batch, as :class:`gids.sampling.Sample`, with arrays on the device: views of what ``packed`` has."""
 
     seeds: dict[str, DeviceArray]
     input_nodes: dict[str, DeviceArray]
     blocks: list[DeviceBlock]
     seed_rows: dict[str, DeviceArray]
+    packed: Packed
     edges: DeviceSeedEdges | None = None
+    edge_rows: dict[EdgeType, DeviceArray] = field(default_factory=dict)
+    edge_places: dict[EdgeType, list[DeviceArray]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class CudaSampler(abc.ABC):
         key: SampleKey,
         *,
         uncounted_edges: int = UNCOUNTED_EDGES,
+        edge_types: Sequence[EdgeType] = (),
     ) -> DeviceSample:
         """Sample the batch of ``seeds``. Waits once, for the sizes of its arrays, where all layers have a fanout.
 
@@ -112,6 +116,8 @@ class CudaSampler(abc.ABC):
             Names the batch.
         uncounted_edges : int
             Most edges of a layer that memory is taken for before they are counted.
+        edge_types : sequence of EdgeType
+            Whose edges are numbered, over all blocks: ``edge_rows``, and ``edge_places`` of each block.
         """
         graph = topology.topology
         placed = place_seeds(session, graph, seeds, key)
@@ -133,13 +139,14 @@ class CudaSampler(abc.ABC):
         walk = Walk(session, graph, hops, numbers, key, topology.origins, counts)
         num_seeds = walk.sizes()
         layers = self._layers(walk)
+        numbered = {etype: _number_edges(walk, layers, etype) for etype in edge_types}
         counts.read(counts.new(0))  # the wait: everything above is queued, and all numbers are known after it
         for ntype, flag in bad.items():
             if counts.read(flag):
                 raise ConfigError(f"seeds of {ntype} must be in [0, {graph.num_nodes[ntype]})")
         for hop in hops.values():
             hop.check()
-        return self._pack(walk, num_seeds, layers, seed_rows, placed.edges)
+        return self._pack(walk, num_seeds, layers, seed_rows, placed.edges, numbered)
 
     @abc.abstractmethod
     def _layers(self, walk: Walk) -> list[Layer]: ...
@@ -159,6 +166,7 @@ class CudaSampler(abc.ABC):
         layers: list[Layer],
         seed_rows: dict[str, DeviceArray],
         edges: EdgeSeeds | None,
+        numbered: Mapping[EdgeType, _NumberedEdges],
     ) -> DeviceSample:
         """Copy what was sampled, now that its sizes are known, to one piece of memory that is as large."""
         packing, read = Packing(walk.session), walk.counts.read
@@ -174,7 +182,12 @@ class CudaSampler(abc.ABC):
                     packing.add((number, etype, "ids"), part.ids, count)
                 if part.weights is not None:
                     packing.add((number, etype, "weights"), part.weights, count)
-        pieces = packing.copy()
+        for etype, found in numbered.items():
+            packing.add(("edge rows", etype), found.numbers.nodes, read(found.numbers.count))
+            for number, (layer, places) in enumerate(zip(layers, found.places, strict=True)):
+                packing.add((number, etype, "places"), places, read(layer.parts[etype].edges.count))
+        packed = packing.copy()
+        pieces = packed.pieces
 
         def piece(number: int, layer: Layer, name: str) -> dict[EdgeType, DeviceArray]:
             return {etype: pieces[number, etype, name] for etype in layer.parts if (number, etype, name) in pieces}
@@ -195,8 +208,29 @@ class CudaSampler(abc.ABC):
                 for number, layer in enumerate(layers)
             ],
             rows,
+            packed,
             None if edges is None else pair_rows(walk.session, walk.graph, edges, rows),
+            {etype: pieces["edge rows", etype] for etype in numbered},
+            {etype: [pieces[number, etype, "places"] for number in range(len(layers))] for etype in numbered},
         )
+
+
+@dataclass(frozen=True)
+class _NumberedEdges:
+    """The distinct edges of one type, and for every block where its edges are among them."""
+
+    numbers: NodeNumbers
+    places: list[DeviceArray]
+
+
+def _number_edges(walk: Walk, layers: list[Layer], etype: EdgeType) -> _NumberedEdges:
+    numbers, places = NodeNumbers(walk.session, walk.counts), []
+    for layer in layers:
+        part = layer.parts[etype]
+        if part.ids is None:
+            raise ConfigError("features of edges need a sampler that returns edge ids (got one with edge_ids=False)")
+        places.append(numbers.add(part.ids, part.edges.count))
+    return _NumberedEdges(numbers, places)
 
 
 def as_numpy(session: Session, sample: DeviceSample) -> dict[str, Any]:

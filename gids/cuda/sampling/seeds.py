@@ -18,7 +18,7 @@ NEIGHBORS, LAYER, NEGATIVES = 1, 2, 3  # Stream of kernels/philox.cuh
 
 
 def random_key(key: SampleKey, layer: int, relation: int, stream: int) -> tuple[np.uint32, np.uint32]:
-    """Give two words for one layer and relation of a batch, as kernels take them."""
+    """Return two words for one layer and relation of a batch, as kernels take them."""
     words = _native.random_key(key.seed, key.epoch, key.batch, layer, relation, stream)
     return np.uint32(words[0]), np.uint32(words[1])
 

@@ -35,11 +35,11 @@ PackedOffsets pack(const std::vector<int64_t>& offsets, size_t piece) {
     return packed;
 }
 
-// Values i * 3 in a file of their own, read by granules of 16.
+// Values i * 3 in a file of their own, read one by one and by granules of 16.
 struct StoredValues {
     static constexpr int64_t kCount = 100'003;
     std::filesystem::path path;
-    std::unique_ptr<storage::Reader> reader;
+    std::unique_ptr<storage::Reader> values, granules;
 
     explicit StoredValues(const char* name, int64_t fail_at = -1)
         : path(std::filesystem::temp_directory_path() / (name + std::to_string(getpid()))) {
@@ -52,12 +52,17 @@ struct StoredValues {
         storage::ReaderOptions options;
         options.engine.engine = "pread";
         if (fail_at >= 0) options.engine.fault = storage::FaultOptions{.fail_at = fail_at};
-        const auto rows = static_cast<uint64_t>(kCount / 16);
-        reader = std::make_unique<storage::Reader>(storage::TableLayout({{path.string(), 0, rows}}, rows, 64, 64, rows),
-                                                   options, nullptr);
+        values = open(kCount, 4, options);
+        granules = open(kCount / 16, 64, options);
+    }
+    std::unique_ptr<storage::Reader> open(int64_t count, uint64_t bytes, const storage::ReaderOptions& options) const {
+        const auto rows = static_cast<uint64_t>(count);
+        return std::make_unique<storage::Reader>(
+            storage::TableLayout({{path.string(), 0, rows}}, rows, bytes, bytes, rows), options, nullptr);
     }
     ~StoredValues() {
-        reader->close();
+        values->close();
+        granules->close();
         std::filesystem::remove(path);
     }
     std::vector<std::byte> tail() const {
@@ -162,9 +167,10 @@ TEST_CASE("the cache finds what was inserted and not yet replaced") {
 
 TEST_CASE("threads that read at once get their values, with and without a cache, in sweeps of any size") {
     StoredValues stored("gids-positions-");
-    for (const int64_t cache_bytes : {0, 1 << 14, 1 << 20})
+    for (const int64_t cache_bytes : {0, 1 << 14, 1 << 20, 16 << 20})  // the last one takes requests as large as these
         for (const int64_t group_bytes : {1 << 10, 16 << 20}) {
-            PositionReader reader(*stored.reader, {ValueKind::kInt32, 16, cache_bytes, group_bytes}, stored.tail(),
+            PositionReader reader(*stored.values, stored.granules.get(),
+                                  {ValueKind::kInt32, 16, cache_bytes, group_bytes}, stored.tail(),
                                   StoredValues::kCount, {});
             std::vector<std::thread> threads;
             std::atomic<int64_t> wrong{0};
@@ -183,12 +189,14 @@ TEST_CASE("threads that read at once get their values, with and without a cache,
             CHECK(wrong == 0);
             CHECK(reader.stats().values == 4 * 3 * 5000);
             CHECK(reader.stats().sweeps <= reader.stats().requests);
+            CHECK((reader.stats().granules > 0) == (cache_bytes == 16 << 20));
         }
 }
 
 TEST_CASE("a read that fails is an error for who asked, and the next one works") {
     StoredValues stored("gids-positions-fault-", 0);
-    PositionReader reader(*stored.reader, {ValueKind::kInt32, 16, 0, 1 << 20}, stored.tail(), StoredValues::kCount, {});
+    PositionReader reader(*stored.values, nullptr, {ValueKind::kInt32, 16, 0, 1 << 20}, stored.tail(),
+                          StoredValues::kCount, {});
     const int64_t position = 5;
     int64_t value = 0;
     CHECK_THROWS_AS(reader.read(&position, 1, &value), StorageError);
@@ -202,16 +210,16 @@ TEST_CASE("an interrupt reaches the thread that waits, and others are still serv
     storage::ReaderOptions options;
     options.engine.engine = "pread";
     options.engine.fault = storage::FaultOptions{.delay_us = 300'000};
-    const auto rows = static_cast<uint64_t>(StoredValues::kCount / 16);
-    storage::Reader slow(storage::TableLayout({{stored.path.string(), 0, rows}}, rows, 64, 64, rows), options, nullptr);
-    PositionReader reader(slow, {ValueKind::kInt32, 16, 0, 1 << 20}, stored.tail(), StoredValues::kCount, [&] {
-        if (stop.exchange(false)) throw std::runtime_error("interrupted");
-    });
+    const auto slow = stored.open(StoredValues::kCount, 4, options);
+    PositionReader reader(*slow, nullptr, {ValueKind::kInt32, 16, 0, 1 << 20}, stored.tail(), StoredValues::kCount,
+                          [&] {
+                              if (stop.exchange(false)) throw std::runtime_error("interrupted");
+                          });
     const int64_t position = 5;
     int64_t value = 0;
     stop = true;
     CHECK_THROWS_AS(reader.read(&position, 1, &value), std::runtime_error);
     reader.read(&position, 1, &value);
     CHECK(value == 15);
-    slow.close();
+    slow->close();
 }

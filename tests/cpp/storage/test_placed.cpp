@@ -105,7 +105,7 @@ TEST_CASE("reads in place: several threads at once, some give up and free the me
         for (auto& caller : callers) caller.join();
         CHECK(wrong == 0);
         CHECK(reader.stats().placed > 0);
-        CHECK(reader.strays() == 0);
+        CHECK(reader.orphaned_reads() == 0);
     }
 }
 
@@ -123,7 +123,7 @@ TEST_CASE("reads in place: a failed read waits for the others, then the memory i
     }
 }
 
-TEST_CASE("reads in place: stuck ones are strays, and closing returns") {
+TEST_CASE("reads in place: stuck ones are orphaned, and closing returns") {
     const Table table;
     for (const auto& engine : placing_engines()) {
         CAPTURE(engine);
@@ -135,7 +135,7 @@ TEST_CASE("reads in place: stuck ones are strays, and closing returns") {
             job = reader.submit(rows, out.get(), gids::Conversion::kNone);
             CHECK_THROWS_AS(while (!job->wait_for(std::chrono::milliseconds(100))){}, gids::StorageError);
             CHECK(job->abandoned());
-            CHECK(reader.strays() > 0);
+            CHECK(reader.orphaned_reads() > 0);
         }
         CHECK(job->ended());
     }

@@ -13,7 +13,8 @@ from gids.bench.cuda_time import Call, Clock, Scale, stage_of, stages_of_streams
 PROFILE = PROFILES["a100-pcie4"]
 COUNTS = {
     "hbm_load_sectors": 32.0, "hbm_store_sectors": 32.0, "host_load_sectors": 0.0, "host_store_sectors": 0.0,
-    "host_sectors_per_access": 0.0, "instructions": 0.0,
+    "host_sectors_per_access": 0.0, "instructions": 0.0, "hbm_atomics": 0.0, "hottest_address_share": 0.0,
+    "host_chain": 0,
 }  # fmt: skip
 
 
@@ -46,9 +47,58 @@ def test_work_grows_with_the_rows_and_their_bytes():
     assert large.end_us - large.begin_us == pytest.approx(seconds * 1e6)
 
 
+@pytest.mark.parametrize(
+    ("counts", "seconds"),
+    [
+        ({"hbm_atomics": 2.0, "hottest_address_share": 0.5}, 1_000_000 / PROFILE.atomics_s),  # one of two hits the same
+        ({"host_chain": 40}, 40 * PROFILE.chained_read_us / 1e6),
+        ({"instructions": 500.0}, 500e6 / PROFILE.warp_instructions_s),
+    ],
+)
+def test_what_a_kernel_waits_for(counts, seconds):
+    clock = Clock(PROFILE, {"k": dict.fromkeys(COUNTS, 0.0) | counts}, Scale())
+    timeline = clock.play([Call.parse("launch|0|1|k|1000000|1x256|")])
+    assert timeline.kernels_us == {"k": pytest.approx(seconds * 1e6)}
+
+
+def test_what_is_counted_over_the_link_is_read_from_the_device_where_no_argument_is_of_the_host():
+    clock = Clock(PROFILE, {"k": COUNTS | {"host_load_sectors": 64.0, "host_chain": 40}}, Scale())
+    far, near = (clock.play([Call.parse(f"launch|0|1|k|1000000|1x256|device=1,host={host}")]) for host in (5, 0))
+    assert (far.link_bytes, near.link_bytes) == (64e6 * 32, 0.0)
+    assert (far.sample_sectors, near.sample_sectors) == (0.0, 0.0)  # k samples nothing
+    seconds = 128e6 * 32 / (PROFILE.hbm_bytes_s * PROFILE.hbm_share)
+    assert near.kernels_us["k"] == pytest.approx(seconds * 1e6)
+    assert near.kernels_us["k"] < far.kernels_us["k"]
+
+
+def test_sectors_of_the_link_that_sampling_reads():
+    counts = COUNTS | {"host_load_sectors": 2.0}
+    clock = Clock(PROFILE, {"gather_neighbors_32": counts, "classify_rows": counts}, Scale(10))
+    launch = "launch|0|1|{}|1000|1x256|device=1,host=1"
+    timeline = clock.play([Call.parse(launch.format(name)) for name in ("gather_neighbors_32", "classify_rows")])
+    assert timeline.sample_sectors == 2.0 * 1000
+    assert timeline.link_bytes == 2 * 10 * timeline.sample_sectors * 32
+
+
+def test_a_thread_that_a_stream_tells_to_go_on_has_not_waited():
+    lines = [
+        "launch|0|3|set_values|10|1x256|",
+        "record event|0|3|r|0|5:1",
+        "host function|0|3|f|0|",
+        "told|1|0|f|0|5:1",
+    ]
+    timeline = play(*lines, "launch|1|4|set_values|10|1x256|")
+    ready = 7.5 + 3.8 + PROFILE.host_function_us
+    assert timeline.counts == {"launches": 2, "host functions": 1}
+    assert [span.begin_us for span in timeline.spans if span.track == "stream 4 (other)"] == [
+        pytest.approx(ready + 7.5)
+    ]
+
+
 def test_stages_and_kinds_of_copies():
     lines = ["launch|0|1|choose_edges_32|9|1x1|", "launch|0|1|scan_tiles|9|1x1|", "launch|1|2|classify_rows|9|1x1|"]
-    assert stages_of_streams([Call.parse(line) for line in lines]) == {1: "sample", 2: "plan"}
+    lines += ["copy h2d pinned|1|2|c|8|", "copy h2d pinned|1|2|c|8|", "copy h2d pinned|2|3|c|8|"]
+    assert stages_of_streams([Call.parse(line) for line in lines]) == {1: "sample", 2: "plan", 3: "storage"}
     assert (stage_of("choose_turns"), stage_of("scan_add"), stage_of("gather_rows_8")) == ("plan", None, "gather")
     timeline = play("copy d2h pageable|0|1|c|8|", "pool alloc|0|1|a|8|", "mark|0|1|batch 0|0|")
     assert timeline.counts == {"copy d2h pageable": 1, "host waits": 1, "allocations: pool alloc": 1}

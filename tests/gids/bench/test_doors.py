@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from gids.bench.doors import doors, run
+from gids.bench.doors import bars_of, doors, run
 
 
 @pytest.mark.long
@@ -16,3 +16,18 @@ def test_every_door_is_measured(tmp_path):
     assert all(rate > 0 for m in report.measurements for rate in m.rates)
     assert set(report.extra["not_run"]) == set(missing)
     assert len(report.extra["start"]["loader_s"]) == len(report.extra["epochs"]["second_s"]) == 1
+
+
+def test_bars_of_memory_say_whose_it_is():
+    mib = 1 << 20
+    rate = {"gids": 100.0, "dgl, our sampler": 96.0, "pyg": 90.0}
+    before = {"gids": 200 * mib, "dgl, our sampler": 250 * mib, "pyg": 350 * mib}
+    resident = {"gids": 1700 * mib, "dgl, our sampler": 1760 * mib, "pyg": 1850 * mib}
+    dgl = list(bars_of("dgl, our sampler", rate, resident, before))
+    assert [bar.holds for bar in dgl] == [True, True, True]
+    assert [bar.reachable for bar in dgl] == [True, True, True]
+    pyg = list(bars_of("pyg", rate, resident, before))
+    assert [bar.holds for bar in pyg] == [False, False, True]
+    # 150 MiB of imports are more than 5 % of 1700: no loader in that process can hold it.
+    assert [bar.reachable for bar in pyg] == [True, False, True]
+    assert [round(bar.value, 4) for bar in pyg] == [0.9, 1.0882, 1.0]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from gids.bench.kg_contenders import EqualLoader, EqualSlices, hit_ratios
+from gids.bench.kg_contenders import EqualSlices, equal_loader, hit_ratios
 from gids.cli import main
 from gids.convert.kg import KgOptions
 from gids.generate import knowledge
@@ -28,7 +28,7 @@ def test_contenders_give_the_same_subgraphs(dataset, tmp_path):
         with Loader(graph, queries, hops=2, through="graph", **options) as loader:
             expected = list(loader)
         for contender in (
-            EqualLoader(equal, queries, **options),
+            equal_loader(equal, queries, **options),
             Loader(graph, queries, hops=2, slices=slices, **options),
         ):
             with contender:

@@ -17,7 +17,7 @@ def test_quick_run_reports_every_bar(capsys, tmp_path):
     report = json.loads(capsys.readouterr().out)
     bars = {bar["name"]: bar["value"] for bar in report["bars"]}
     metis = importlib.util.find_spec("pymetis") is not None
-    assert len(bars) == len(report["bars"]) == 6 + 2 * metis
+    assert len(bars) == len(report["bars"]) == 9 + 2 * metis
     assert all(value >= 0 for value in bars.values())
     assert bars["demo: rows requested with history of 20 % of nodes"] < 1
     assert bars["redundancy ratio, by parts over by chance"] < 0.9

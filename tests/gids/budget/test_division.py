@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gids import RowTable, Stripe
-from gids.budget import Demand, Memory, Pace, Request, TableDemand, available_bytes, divide
+from gids.budget import Demand, Memory, Pace, Request, TableDemand, divide
 from gids.budget.parts import Allotment, cache_bytes, host_bytes, rows_within
 from gids.errors import ConfigError
 from gids.storage.curve import DEFAULT_CURVE
@@ -173,7 +173,3 @@ def test_a_division_survives_json():
 def test_an_allotment_says_its_parts():
     text = str(Allotment(4 << 20, topology=1 << 20, cache=2 << 20))
     assert text == "budget 4.0 MiB: topology 1.0 MiB, cache 2.0 MiB"
-
-
-def test_available_memory_is_positive_and_no_more_than_the_machine_has():
-    assert 1 << 20 < available_bytes() < 1 << 50

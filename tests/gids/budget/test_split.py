@@ -86,6 +86,15 @@ def test_users_numbers_win(profile):
     assert only_host.tables["x"].host_rows == 0 < only_host.tables["x"].cache_rows
 
 
+def test_a_window_beyond_the_profile_gets_a_cache_and_no_host_buffer(profile):
+    """The profile's few batches, from an empty cache, cannot show what it is worth to know so many."""
+    near, far = (split_of(8 * MIB, {"x": profile}, window=window, spill_bytes=1 << 30) for window in (32, 33))
+    assert near.tables["x"].host_rows > far.tables["x"].host_rows == 0
+    assert far.tables["x"].cache_rows > near.tables["x"].cache_rows
+    assert any("a window of 33 batches is for the cache (32 profiled)" in reason for reason in far.reasons)
+    assert split_of(8 * MIB, {"x": profile}, window=33, host=MIB).tables["x"].host_rows > 0
+
+
 def test_too_small_a_pool_has_no_split(profile):
     """Whoever divides by rule then says the minimum, see test_division.py."""
     row_bytes = 1000 * profile.table.row_bytes

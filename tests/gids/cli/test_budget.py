@@ -40,7 +40,7 @@ def test_it_prints_what_the_loader_chooses(path, capsys, rank):
     chosen = {"fanouts": [4, 4], "batch_size": 50, "budget": "4MiB", "memory": memory}
     with gids.Loader(path, "train", **chosen, pipeline=gids.PipelineOptions(window=2)) as loader:
         loader.prepare()
-        division = loader._runtime.division
+        division = loader.division
     assert printed == json.loads(json.dumps(division.as_dict()))
     assert printed["window"] == 2
 

@@ -1,12 +1,17 @@
 """The commands for datasets: what they print, their exit codes, and one clear line for every user error."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
 import gids
 from gids.cli import COMMANDS, main
+from gids.cli.bench import BENCHMARKS
 
 
 @pytest.fixture
@@ -159,3 +164,54 @@ def test_convert_named_files(tmp_path, run):
     assert dataset.num_edges() == 4
     assert dataset.split("train").tolist() == [1, 2]
     assert dataset.feature_table().stripes[0].path == tmp_path / "a/my-features.npy"
+
+
+@pytest.mark.parametrize("command", [["info", "{tmp}"], ["bench", "epoch", "--quick"], ["demo"]], ids=lambda c: c[0])
+def test_an_interrupt_while_torch_is_imported_is_one_line(tmp_path, command):
+    """A torch that is interrupted while it is imported, and makes another error of it, as C code does."""
+    (tmp_path / "torch.py").write_text(
+        "import os, signal, time\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n"
+        "    raise ImportError('torch cannot be imported') from None\n"
+    )
+    words = [sys.executable, "-m", "gids", *(word.format(tmp=tmp_path) for word in command)]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    result = subprocess.run(
+        words,
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+    )
+    assert (result.returncode, result.stderr) == (130, "gids: interrupted\n")
+
+
+def test_help_is_quick_and_a_typo_lists_the_names(tmp_path, run):
+    """No torch where nothing needs it: one that cannot be imported is not missed."""
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch is imported')")
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    words = [sys.executable, "-m", "gids", "--help"]
+    said = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert all(f"\n    {name}" in said for name in COMMANDS)
+    code, _, err = run("cnovert")
+    assert code == 2
+    assert all(f"'{name}'" in err for name in COMMANDS)
+    code, _, err = run("bench", "epohc")
+    assert code == 2
+    assert all(f"'{name}'" in err for name in BENCHMARKS)
+    code, _, err = run("info", "somewhere", "--jsno")
+    assert code == 2
+    assert "[--json]" in err
+    assert "unrecognized arguments: --jsno" in err
+
+
+def test_whoever_reads_one_line_is_no_error(dataset):
+    """``gids info DATASET | head -1``: the reader goes while there is more to print."""
+    command = f"{sys.executable} -m gids info {dataset.path} --json | head -1; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "{\n", "")

@@ -30,7 +30,9 @@ def check(dataset: gids.Dataset) -> None:
     assert dataset.num_classes == 2
     assert dataset.split("train").tolist() == [0, 2]
     assert dataset.edge_feature_names() == ["feat"]
-    with gids.Loader(dataset, "train", fanouts=[-1], batch_size=2, shuffle=False, edge_features="feat") as loader:
+    with gids.Loader(
+        dataset, "train", fanouts=[-1], batch_size=2, shuffle=False, features={gids.NODE: "feat", gids.EDGE: "feat"}
+    ) as loader:
         (batch,) = loader
     assert batch.x[:, 0].tolist() == [3.0 * node for node in batch.input_nodes.tolist()]
     assert batch.y.tolist() == [0, 0]

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,9 @@ def environment():
     """Build the stand-in and the lane-by-lane kernels, and say so to a process."""
     standin = load(ROOT / "tests" / "standin" / "build.py").build()
     kernels = load(ROOT / "tests" / "kernels" / "simt" / "runner.py").build()
-    return os.environ | {
+    # Cases run alone in their process, whoever runs this: pytest-benchmark measures nothing in a worker of xdist.
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    return alone | {
         "LD_LIBRARY_PATH": f"{standin}:{os.environ.get('LD_LIBRARY_PATH', '')}",
         "GIDS_STANDIN_KERNELS": str(kernels),
         "GIDS_CACHE_DIR": str(ROOT / "build" / "cache"),
@@ -39,15 +42,21 @@ def run(environment, *command, **more):
     )
 
 
+def told(result):
+    """What failed, and first what the stand-in said of it: the reason, which the end of a long output has not."""
+    said = [line for line in result.stdout.splitlines() if line.startswith("gids stand-in for libcuda")]
+    return "\n".join([*dict.fromkeys(said), result.stdout[-6000:], result.stderr[-3000:]])
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("standin")
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 def test_case(environment, case):
     result = run(
         environment, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "python_files=case_*.py",
-        "--timeout=120", str(case),
+        "--timeout=120", "-m", "not long", str(case),
     )  # fmt: skip
-    assert result.returncode == 0, f"{result.stdout[-6000:]}\n{result.stderr[-3000:]}"
+    assert result.returncode == 0, told(result)
     assert " passed" in result.stdout
 
 
@@ -72,6 +81,18 @@ def test_no_driver(tmp_path):
     result = run(dict(os.environ), sys.executable, "-c", LOAD, str(tmp_path / "g"))
     assert "DeviceError: device='cuda:0' needs a GPU and its driver" in result.stdout, result.stderr[-2000:]
 
+
+FILL = """
+import numpy as np
+from gids.cuda.passes import full
+from gids.cuda.session import CudaSession, open_device
+session, other = CudaSession(open_device()), CudaSession(open_device())
+array = session.empty(4, np.int64)
+session.launch("set_values", 4, np.int64(7), np.int64(4), array)
+other.wait_event(session.record())
+print(other.download(array).tolist(), session.download_later([full(session, 2, 9)]).wait()[0].tolist())
+array.__dlpack__(stream=other.stream_handle)
+"""
 
 TOUCH = """
 import ctypes, faulthandler
@@ -139,16 +160,42 @@ def test_a_driver_that_is_too_old(environment, tmp_path):
     assert "gids[cuda12]" in result.stdout
 
 
+FLOOR = Path(os.environ.get("GIDS_FLOOR") or Path(sys.prefix) / "floor")
+WHICH = "import cuda.core, runpy, sys; print('cuda.core', cuda.core.__version__); runpy.run_path(sys.argv[1], run_name='__main__')"
+
+
+def test_the_promised_floor_is_the_one_that_is_tested():
+    (pinned,) = re.findall(
+        r"^cuda-core==([\d.]+)$", (ROOT / "tests" / "requirements-floor.txt").read_text(), re.MULTILINE
+    )
+    promised = re.findall(r"cuda-core>=([\d.]+)", (ROOT / "pyproject.toml").read_text())
+    assert len(promised) == 2
+    assert all(f"{floor}.0" == pinned for floor in promised)
+
+
+@pytest.mark.skipif(not FLOOR.is_dir(), reason=f"{FLOOR} (or GIDS_FLOOR) has no cuda-core; make test installs it")
+@pytest.mark.xdist_group("standin")
+def test_kernels_run_with_the_oldest_cuda_core(environment, tmp_path):
+    """With PYTHONPATH, because the one of the tests is there too."""
+    script = tmp_path / "fill.py"
+    script.write_text(FILL)
+    result = run(environment, sys.executable, "-c", WHICH, str(script), PYTHONPATH=str(FLOOR))
+    (pinned,) = re.findall(r"==([\d.]+)", (ROOT / "tests" / "requirements-floor.txt").read_text())
+    assert f"cuda.core {pinned}" in result.stdout, result.stderr[-2000:]
+    assert "[7, 7, 7, 7] [9, 9]" in result.stdout, result.stderr[-2000:]
+
+
 @pytest.mark.long
 @pytest.mark.xdist_group("standin")
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_any_order_that_streams_and_events_allow(environment, seed):
+    """Every test of the loader, the long ones too."""
     case = Path(__file__).parent / "standin" / "case_loader.py"
     result = run(
         environment, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "python_files=case_*.py",
         str(case), GIDS_STANDIN_SEED=str(seed), GIDS_CASES_POOLED=str(seed % 2),
     )  # fmt: skip
-    assert result.returncode == 0, f"{result.stdout[-6000:]}\n{result.stderr[-3000:]}"
+    assert result.returncode == 0, told(result)
 
 
 def test_the_stand_in_sees_a_write_outside_an_allocation(environment):

@@ -54,8 +54,8 @@ def test_missing_feature_file(dataset):
 
 
 def test_newer_version(dataset):
-    edit_manifest(dataset, lambda document: document.update(version=3))
-    with pytest.raises(DatasetError, match="format version 3, this gids reads up to 2: upgrade gids"):
+    edit_manifest(dataset, lambda document: document.update(version=4))
+    with pytest.raises(DatasetError, match="format version 4, this gids reads up to 3: upgrade gids"):
         gids.open(dataset.path)
 
 

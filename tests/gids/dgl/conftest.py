@@ -9,12 +9,7 @@ import pytest
 import torch
 
 from gids.dataset import Dataset, DatasetWriter
-
-
-def marked_rows(count: int, dim: int, offset: float) -> torch.Tensor:
-    """Row i is ``i + offset`` in the first column and a hash of it in the others."""
-    rows = torch.arange(count, dtype=torch.float32)[:, None] + offset
-    return torch.cat([rows, torch.sin(rows * torch.arange(1, dim))], dim=1)
+from tests.rows import marked_rows
 
 
 def write_dataset(graph: Any, path: Path) -> Dataset:

@@ -7,6 +7,7 @@ import inspect
 import itertools
 import pickle
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -46,7 +47,10 @@ def _alone() -> Iterator[None]:
     dgl.utils.set_num_threads(1)  # with more, DGL's samplers do not repeat themselves for one seed
     yield
     dgl.utils.set_num_threads(threads)
-    assert not [t.name for t in threading.enumerate() if t.name.startswith("gids-") and "pool" not in t.name]
+    # A stage that was started while its run was closed begins, sees that, and ends.
+    deadline = time.monotonic() + 30
+    while left := [t.name for t in threading.enumerate() if t.name.startswith("gids-") and "pool" not in t.name]:
+        assert time.monotonic() < deadline, left
 
 
 def reseed() -> None:
@@ -383,18 +387,18 @@ def test_edges_may_be_named_by_masks_or_not_at_all(bare_homogeneous: Any, homoge
 
 
 DIGESTS = {
-    "ours": [["b3e32153c77e", "c9a138aa0a6c"], ["39060d20f328", "f36e67fa1bbf"], ["2ae350ffc6e9", "c8d9293497bd"]],
+    "ours": [["c2d3bb7d6f86", "67c37cb7d208"], ["1713a7feb59c", "3db233f0e5d9"], ["f58591a24dd6", "870b36c7c612"]],
     "ours hetero": [
-        ["744608edf2b5", "ad81be358313"],
-        ["f80db289a78c", "a6201d14ce79"],
-        ["0775b6733b89", "fd1108d56fe4"],
+        ["1f5ee81f24a0", "8c13fe35e49d"],
+        ["225042a6724f", "92490bffce79"],
+        ["308850a72b25", "f50052c0d6e9"],
     ],
     "dataset hetero": [
-        ["418386996a66", "3f2ab2f70aaf"],
-        ["771af0e30965", "4836d39827ca"],
-        ["23212b05ffd6", "d3d63d71cc5d"],
+        ["94ec5e80a0d6", "3223e1e0f960"],
+        ["ed33cc6e8d7c", "fab08d7d5e68"],
+        ["f9addeb50f63", "15458836137e"],
     ],
-    "shadow": [["51b612eeadf3", "156e246bcf22"], ["92bf0f590783", "48a66185ca9f"], ["386791ba668b", "27f00d115a8b"]],
+    "shadow": [["7dc77949ee5c", "c9eeccc732c8"], ["06bb318025fd", "8929203bec54"], ["95b743ee2006", "2970ad67a521"]],
 }
 
 
@@ -423,7 +427,10 @@ def digest(batch: Any) -> str:
 def test_batches_are_those_of_the_machine_before_this_one(
     homogeneous: Any, heterogeneous: Any, homogeneous_dataset: Dataset, heterogeneous_dataset: Dataset, name: str
 ) -> None:
-    """Digests were taken with gids/external.py, at commit 5c13bb2.
+    """Digests stand for those that were taken with gids/external.py, at commit 5c13bb2.
+
+    Those held until rows were made of whole numbers: torch.sin, of which they were made before, rounds rows of 3 in 9000
+    edges otherwise where MKL takes other instructions (``MKL_ENABLE_INSTRUCTIONS=SSE4_2`` brought the old digest back).
 
     There are none of DGL's own samplers: their draws depend on which threads of the process used DGL before. They are
     compared with DGL's loader in the same process instead.

@@ -27,7 +27,7 @@ def packed(dataset, tmp_path):
         sampler=sampler().inner,
         batch_size=100,
         shuffle=True,
-        edge_features="feat",
+        features={gids.NODE: "feat", gids.EDGE: "feat"},
         epochs=2,
         hot="1KiB",
     )

@@ -51,9 +51,8 @@ def test_homogeneous(
     (store,) = loader.stores.values()
     assert store.planner.policy.name == ("gids" if window else "random")
     assert store.host_buffer.index.rows.tolist() == list(range(500, 600))
-    tiers = loader._runtime.pipeline.tiers
-    assert tiers.group_batches * tiers.sweep_groups <= 1 or window
-    assert (tiers.accumulator.accesses == 827) == window
+    assert loader.division.group_batches * loader.division.sweep_groups <= 1 or window
+    assert (loader.options.pipeline.accesses == 827) == window
     list(loader)
     (table,) = loader.stats().tables.values()
     assert table.host > 0

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("topology_budget", [0, "8MiB", "64MiB"])
 @pytest.mark.parametrize("sampler", ["neighbours", "edge ids"])
 def test_a_graph_on_disk_gives_the_same_batches(graph, topology_budget, sampler):
-    options = {"edge_features": "feat"} if sampler == "edge ids" else {}
+    options = {"features": {gids.NODE: "feat", gids.EDGE: "feat"}} if sampler == "edge ids" else {}
     with (
         make(graph, **options) as in_memory,
         make(graph, topology="disk", topology_budget=topology_budget, **options) as on_disk,
@@ -67,9 +67,9 @@ def test_lists_of_a_graph_on_disk_are_drawn_from_the_one_budget(graph):
 def test_auto_takes_memory_where_the_graph_fits(graph, options, where):
     if where == "refused":
         with pytest.raises(ConfigError, match="budget must be at least"):
-            make(graph, topology="auto", **options)
+            make(graph, topology=None, **options)
         return
-    with make(graph, topology="auto", **options) as loader:
+    with make(graph, topology=None, **options) as loader:
         assert (loader.topology.disk_memory is None) == (where == "memory")
         next(iter(loader))
 
@@ -155,5 +155,5 @@ def test_edge_seeds_of_a_heterograph_name_their_type(tmp_path):
 
 
 def test_bad_topology(graph):
-    with pytest.raises(ConfigError, match="topology must be one of memory, disk, auto"):
+    with pytest.raises(ConfigError, match=r"topology must be one of .memory., .disk., None"):
         make(graph, topology="tape")

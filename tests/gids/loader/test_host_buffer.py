@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import gids
 from gids.budget.parts import host_bytes
 from gids.errors import ConfigError
 from gids.loader.feed import COUNTED_EPOCH
@@ -110,7 +111,7 @@ def test_bad_ranking(graph, rank, message):
 def test_edge_features_come_from_the_host_buffer(graph, memory):
     """Edge rows that the host buffer holds are served from it, bit for bit."""
     etype = graph.edge_types[0]
-    options = {"edge_features": "feat", "cache": 0, "groups": "200KiB", "sweep_batches": 2}
+    options = {"features": {gids.NODE: "feat", gids.EDGE: "feat"}, "cache": 0, "groups": "200KiB", "sweep_batches": 2}
     with (
         make(graph, host_buffer="80KiB", **options).prepare() as loader,
         make(graph, host_buffer=0, **options) as plain,

@@ -5,7 +5,9 @@ import linecache
 import random
 import signal
 import sys
+import threading
 import time
+import traceback
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,6 @@ from gids.errors import GidsError
 from gids.generate import communities
 from tests.resources import gids_threads
 
-pytestmark = pytest.mark.long
 PACKAGE = str(Path(gids.__file__).parent)
 #: What opens and closes threads, files and memory; arithmetic of the budget has nothing to leave behind.
 MACHINE = tuple(f"{PACKAGE}/{part}" for part in ("loader", "runtime", "tiers/store", "tiers/shared"))
@@ -116,12 +117,14 @@ def quiet(monkeypatch):
     monkeypatch.setattr(sys, "unraisablehook", mention)
 
 
-def nothing_runs():
-    """Whether no thread of gids is left; one that was begun as its run ended may still be on its way out."""
+def still_running():
+    """Where the threads of gids are that are left; one that was begun as its run ended may be on its way out."""
     deadline = time.monotonic() + 20
     while gids_threads() and time.monotonic() < deadline:
         time.sleep(0.001)
-    return gids_threads() == []
+    names, frames = gids_threads(), sys._current_frames()
+    left = [thread for thread in threading.enumerate() if thread.name in names and thread.ident in frames]
+    return [(thread.name, *traceback.format_stack(frames[thread.ident])) for thread in left]
 
 
 def check_usable(loader, expected, where):
@@ -137,7 +140,7 @@ def check_usable(loader, expected, where):
     for (nodes, x), (their_nodes, their_x) in zip(got, expected, strict=True):
         assert torch.equal(nodes, their_nodes), where
         assert torch.equal(x, their_x), where
-    assert nothing_runs(), where
+    assert still_running() == [], where
     return True
 
 
@@ -158,7 +161,7 @@ def sweep_lines(graph, expected, scenario, first, step):
             at += step
     finally:
         loader.close()
-        assert nothing_runs()
+        assert still_running() == []
 
 
 @pytest.mark.usefixtures("quiet")
@@ -167,12 +170,14 @@ def test_an_interrupt_at_many_lines(graph, expected, scenario):
     assert sweep_lines(graph, expected, scenario, first=1 + SCENARIOS.index(scenario), step=7) > 30
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_an_interrupt_at_every_line(graph, expected, scenario):
     assert sweep_lines(graph, expected, scenario, first=1, step=1) > 200
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("quiet")
 def test_an_interrupt_while_a_loader_is_made_or_closed(graph, expected):
     """Closing may be interrupted; it is then done by the next call, and nothing is left."""
@@ -194,13 +199,14 @@ def test_an_interrupt_while_a_loader_is_made_or_closed(graph, expected):
             loader.close()
         del loader
         gc.collect()
-        assert nothing_runs(), interrupt.where
+        assert still_running() == [], interrupt.where
         at += 17
     assert tries > 20
 
 
 @pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("seconds", [3, 60])
+@pytest.mark.timeout(method="thread")
+@pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.long)])
 def test_a_storm_of_signals(graph, expected, seconds):
     """A handler that raises, at any instruction, again and again."""
 
@@ -231,4 +237,4 @@ def test_a_storm_of_signals(graph, expected, seconds):
         signal.signal(signal.SIGALRM, before)
         loader.close()
     assert tries > 20
-    assert nothing_runs()
+    assert still_running() == []

@@ -1,12 +1,15 @@
 """gids.Loader end to end on a small graph: the right rows, the same batches whatever the budget, policy or engine."""
 
+import inspect
 import json
 import pickle
 
 import pytest
 import torch
 
+import gids
 from gids.errors import ConfigError, GidsError
+from gids.loader.graph import feature_tables
 from gids.sampling import NeighborSampler, SampleKey, Topology
 from gids.storage import StorageOptions
 from tests.resources import gids_threads
@@ -118,7 +121,7 @@ def test_ranks_share_the_seeds(graph):
 def test_several_tables_edge_features_and_dtypes(graph, memory):
     topology = Topology.from_dataset(graph)
     sampler = NeighborSampler([4, 4], edge_ids=True)
-    with make(graph, features=["feat", "year"], edge_features="feat", dtype=torch.float64) as loader:
+    with make(graph, features={gids.NODE: ["feat", "year"], "_E": "feat"}, dtype=torch.float64) as loader:
         order = loader.order(0)
         for number, batch in enumerate(loader):
             sample = sampler.sample(topology, order[number].seeds, SampleKey(0, 0, number))
@@ -267,7 +270,8 @@ def test_a_closed_loader_says_so(graph):
         ({"seeds": "nope"}, "seeds must be one of the splits train, val .got .nope"),
         ({"features": "nope"}, "features must be among"),
         ({"features": {"author": "feat"}}, "features must name types"),
-        ({"edge_features": "nope"}, "edge_features must be among"),
+        ({"features": {gids.EDGE: "nope"}}, "features of .*_E.* must be among"),
+        ({"features": {("a", "b", "c"): "feat"}}, "features must name types"),
         ({"batch_size": 0}, "batch_size"),
         ({"threads": 0}, "threads"),
         ({"seed": -1}, "seed"),
@@ -281,3 +285,24 @@ def test_a_closed_loader_says_so(graph):
 def test_bad_options(graph, bad, message):
     with pytest.raises(ConfigError, match=message):
         make(graph, **bad)
+
+
+def test_names_mean_nodes_and_types_say_more(graph, tmp_path):
+    """A name alone never means a table of edges: the error says how that is asked for."""
+    with gids.DatasetWriter(tmp_path / "g") as writer:
+        writer.add_nodes(2)
+        writer.add_features(torch.zeros(2, 1))
+        writer.add_csc(torch.tensor([0, 1, 2]), torch.tensor([1, 0]))
+        writer.add_edge_features(torch.zeros(2, 1), name="w")
+    dataset = gids.open(tmp_path / "g")
+    with pytest.raises(ConfigError, match=r"named by type, features={\('_N', '_E', '_N'\): 'w', ...}"):
+        gids.Loader(dataset, fanouts=[1], features=["feat", "w"])
+    both = {gids.EDGE: "feat", gids.NODE: ["year", "feat"]}
+    assert [str(key) for key in feature_tables(graph, both)] == ["_N/year", "_N/feat", "_N:_E:_N/feat"]
+    assert feature_tables(graph, {"_E": "feat"}) == [(gids.EDGE, "feat")]
+    assert feature_tables(graph, None) == []
+
+
+def test_no_more_arguments_than_these():
+    """What belongs together stands in a group of options; ``shards`` and ``spill`` say where rows are, and stand alone."""
+    assert len(inspect.signature(gids.Loader).parameters) <= 18

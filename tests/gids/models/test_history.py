@@ -9,6 +9,7 @@ import gids.report
 from gids import ConfigError, GidsError, HistoryOptions, generate
 from gids.models import GraphSAGE, History
 from gids.sampling.history import Candidates
+from tests.loading import load
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,8 @@ def dataset(tmp_path_factory):
 def loader_of(dataset, max_age, dim, share=0.3, **options):
     popular = torch.from_numpy(gids.partition.degree_order(dataset)["_N"][: int(share * 3000)])
     history = HistoryOptions(dim=dim, max_age=max_age, nodes=popular)
-    arguments = {"fanouts": [4, 4], "batch_size": 100, "budget": "32MiB", "history": history} | options
+    memory = gids.MemoryOptions(history=options.pop("history", history))
+    arguments = {"fanouts": [4, 4], "batch_size": 100, "budget": "32MiB", "memory": memory} | options
     return gids.Loader(dataset, "train", **arguments)
 
 
@@ -212,7 +214,7 @@ def test_stats_and_report_say_that_it_is_approximate(dataset, tmp_path):
 
 def test_candidates_are_those_that_sampling_needs_most(dataset):
     history = HistoryOptions(dim=2, max_age=3, nodes=0.1)
-    with gids.Loader(dataset, "train", fanouts=[4, 4], batch_size=100, budget="32MiB", history=history) as loader:
+    with load(dataset, "train", fanouts=[4, 4], batch_size=100, budget="32MiB", history=history) as loader:
         rows_of(loader)
         assert loader.sampler.candidates.num_slots == {"_N": 300}
         few = loader.stats().history["pulled_share"]
@@ -224,11 +226,11 @@ def test_candidates_are_those_that_sampling_needs_most(dataset):
 
 def test_nodes_are_chosen_by_benefit_per_byte(dataset):
     def opened(dim, budget, **options):
-        history = HistoryOptions(dim=dim, max_age=3, nodes="auto")
-        return gids.Loader(dataset, "train", fanouts=[4, 4], batch_size=100, history=history, budget=budget, **options)
+        history = HistoryOptions(dim=dim, max_age=3, nodes=None)
+        return load(dataset, "train", fanouts=[4, 4], batch_size=100, history=history, budget=budget, **options)
 
-    cache = gids.MemoryOptions(cache="64KiB", host_buffer=0)
-    with opened(2, "32MiB", memory=cache) as narrow, opened(2000, "32MiB", memory=cache) as wide:
+    few = {"cache": "64KiB", "host_buffer": 0}
+    with opened(2, "32MiB", **few) as narrow, opened(2000, "32MiB", **few) as wide:
         assert "save" in narrow.history.stats()["reason"]
         assert narrow.history.stats()["nodes"] > wide.history.stats()["nodes"]
         assert narrow.stats().memory.embeddings == narrow.history.bytes
@@ -238,7 +240,7 @@ def test_nodes_are_chosen_by_benefit_per_byte(dataset):
         assert whole.history.stats()["nodes"] == 0
         assert "every table fits in the cache" in whole.history.stats()["reason"]
         rows_of(whole)
-    with pytest.raises(ConfigError, match="a share, 'auto', or ids"):
+    with pytest.raises(ConfigError, match="a share, None, or ids"):
         HistoryOptions(dim=2, nodes="many")
 
 

@@ -24,7 +24,12 @@ def options(max_age=4, nodes=0.3):
 def dgl_loader(dataset, history, **others):
     door = pytest.importorskip("gids.dgl")
     sampler = door.NeighborSampler([4, 4], prefetch_node_feats=["feat"], prefetch_labels=["label"])
-    asked = {"batch_size": 60, "shuffle": True, "budget": "32MiB", "history": history} | others
+    asked = {
+        "batch_size": 60,
+        "shuffle": True,
+        "budget": "32MiB",
+        "memory": gids.MemoryOptions(history=history),
+    } | others
     np.random.seed(7)  # noqa: NPY002 # DGL shuffles with it
     return door.DataLoader(dataset, "train", sampler, **asked)
 
@@ -85,12 +90,18 @@ def test_dgl_resumes_within_a_window(dataset):
     assert len(got) == len(expected)
     assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
     with pytest.raises(ConfigError, match="history must be given with gids="):
-        door.DataLoader(dataset, "train", gids.LadiesSampler([40, 40]), batch_size=60, history=options())
+        door.DataLoader(dataset, "train", gids.LadiesSampler([40, 40]), memory=gids.MemoryOptions(history=options()))
 
 
 def pyg_loader(dataset, history, **others):
     door = pytest.importorskip("gids.pyg")
-    asked = {"batch_size": 60, "shuffle": True, "budget": "32MiB", "history": history, "seed": 2} | others
+    asked = {
+        "batch_size": 60,
+        "shuffle": True,
+        "budget": "32MiB",
+        "memory": gids.MemoryOptions(history=history),
+        "seed": 2,
+    } | others
     return door.NeighborLoader(dataset, [4, 4], "train", **asked)
 
 
@@ -172,7 +183,9 @@ def test_pyg_resumes_and_shares_out(dataset):
         got = [exchange(resumed, batch) for batch in resumed]
     assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
     with pytest.raises(ConfigError, match="two hops with history"):
-        door.NeighborLoader(dataset, [4, 4, 4], "train", history=options())
+        door.NeighborLoader(dataset, [4, 4, 4], "train", memory=gids.MemoryOptions(history=options()))
+    with pytest.raises(ConfigError, match="history must be None: embeddings are kept for node seeds"):
+        door.LinkNeighborLoader(dataset, [4, 4], memory=gids.MemoryOptions(history=options()))
     with (
         pyg_loader(dataset, options(nodes=0.1), order=order) as other,
         pytest.raises(ConfigError, match="num_neighbors"),

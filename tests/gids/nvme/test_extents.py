@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -78,13 +79,11 @@ def test_holes_and_unwritten_space_are_refused(ext4):
 
 
 def test_other_filesystems_and_devices_are_refused(tmp_path, ext4):
-    memory = Path("/dev/shm/gids-extent-test")
-    memory.write_bytes(b"x" * 5000)
-    try:
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="gids-test-") as memory:
+        memory.write(b"x" * 5000)
+        memory.flush()
         with pytest.raises(ConfigError, match=r"must be on ext4 or xfs.*got tmpfs"):
-            resolve_extents(memory)
-    finally:
-        memory.unlink()
+            resolve_extents(memory.name)
     with pytest.raises(ConfigError, match=r"plain NVMe namespace or partition \(got loop"):
         map_files([ext4[1] / "feat.bin"])
     with pytest.raises(ConfigError, match="at least one file"):

@@ -15,10 +15,12 @@ def test_quick(tmp_path, capsys):
     assert {rate["name"] for rate in report["results"]["rates"]} == {
         "dense online",
         "dense packed",
+        "dense rolling",
         "dense mapped",
         "dense packed, disk 3x",
         "sparse online",
         "sparse packed",
+        "sparse rolling",
     }
     assert [bar["holds"] for bar in report["bars"]] == [True, True], "equal to the bit in both regimes"
     assert report["results"]["dense"]["bytes read / bytes of rows from disk"] < 1.6

@@ -14,7 +14,7 @@ SAMPLERS = {
     "ladies": {"sampler": gids.LadiesSampler([60, 40])},
     "shadow": {"sampler": gids.ShadowSampler([4, 3])},
     "labor": {"sampler": LaborSampler([4, 4], importance=1)},
-    "edge features": {"fanouts": [3, 3], "edge_features": "feat", "features": ["feat", "year"]},
+    "edge features": {"fanouts": [3, 3], "features": {gids.NODE: ["feat", "year"], gids.EDGE: "feat"}},
 }
 
 

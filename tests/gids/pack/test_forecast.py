@@ -9,13 +9,14 @@ from gids.cli import main
 from gids.dataset.packed import POSITIONS
 from gids.pack import forecast as forecasts
 from gids.pack.forecast import Forecast, forecast
+from gids.storage import write_probe
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 @pytest.fixture(autouse=True)
 def small_trials(monkeypatch):
-    monkeypatch.setattr(forecasts, "WRITTEN_BYTES", 4 << 20)
+    monkeypatch.setattr(write_probe, "WRITTEN_BYTES", 4 << 20)
     monkeypatch.setattr(forecasts, "TRIAL_BYTES", 100_000)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gids.dataset import Dataset, DatasetWriter
+from tests.rows import marked_rows
 
 WRITES = ("author", "writes", "paper")
 CITES = ("paper", "cites", "paper")
@@ -19,12 +20,6 @@ def random_csc(num_src: int, num_dst: int, num_edges: int, seed: int) -> tuple[n
     generator = np.random.default_rng(seed)
     degrees = np.bincount(generator.integers(0, num_dst, num_edges), minlength=num_dst)
     return np.concatenate([[0], np.cumsum(degrees)]), generator.integers(0, num_src, num_edges)
-
-
-def marked_rows(count: int, dim: int, offset: float) -> torch.Tensor:
-    """Row i is ``i + offset`` in the first column and a hash of it in the others."""
-    rows = torch.arange(count, dtype=torch.float32)[:, None] + offset
-    return torch.cat([rows, torch.sin(rows * torch.arange(1, dim))], dim=1)
 
 
 @pytest.fixture(scope="session")

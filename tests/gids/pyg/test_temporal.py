@@ -12,8 +12,9 @@ from torch_geometric.sampler import NegativeSampling
 from gids import ConfigError
 from gids.dataset import Dataset, DatasetWriter
 from gids.pyg import LinkNeighborLoader, NeighborLoader
+from tests.rows import marked_rows
 
-from .conftest import CITES, WRITES, WRITTEN, marked_rows, random_csc
+from .conftest import CITES, WRITES, WRITTEN, random_csc
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def test_no_edge_is_from_after_its_seed(timed: Dataset, strategy: str) -> None:
     times, input_time = column(timed, "time", edges=True), torch.arange(60) % 50
     seeds = torch.arange(60)
     options = {"time_attr": "time", "input_time": input_time, "temporal_strategy": strategy}
-    with NeighborLoader(timed, [4, 3], seeds, batch_size=25, edge_features=True, **options) as loader:
+    with NeighborLoader(timed, [4, 3], seeds, batch_size=25, **options) as loader:
         batches = list(loader)
     indptr = torch.from_numpy(timed.indptr(timed.edge_types[0]).copy())
     for data in batches:

@@ -1,5 +1,6 @@
 """The meter of a process's memory sees what it took, also where that is gone again at the end."""
 
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -34,3 +35,22 @@ def test_the_memory_meter_sees_growth_into_free_memory_and_a_peak_that_is_gone_a
     into_free, passing = map(int, done.stdout.split())
     assert 60 << 20 < into_free < 70 << 20
     assert 60 << 20 < passing < 140 << 20
+
+
+PEAKS = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+from growth import peak_resident_bytes
+print(peak_resident_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def test_the_peak_of_a_process_is_its_own_and_not_that_of_the_large_process_which_started_it() -> None:
+    ballast = 640 << 20
+    with mmap.mmap(-1, ballast, flags=mmap.MAP_PRIVATE | mmap.MAP_POPULATE):
+        command = [sys.executable, "-c", PEAKS, str(Path(growth.__file__).parent)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    peak, as_getrusage_says = map(int, done.stdout.split())
+    assert as_getrusage_says >= ballast  # why /proc is read
+    assert 4 << 20 < peak < ballast
+    assert growth.peak_resident_bytes() >= ballast

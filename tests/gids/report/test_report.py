@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,10 @@ import torch
 from gids.cli import main
 from gids.dataset import DatasetWriter
 from gids.errors import DatasetError
-from gids.report import Epoch, Memory, Run, load_run, record, render
+from gids.report import Epoch, Memory, Run, figures, load_run, record, render
 from gids.report.figures import SOURCE_COLOURS, timeline
+from tests.browser import browse, chromium
 from tests.loading import load
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def trace_events(spans: int = 40) -> list[dict[str, object]]:
@@ -97,8 +94,8 @@ def test_the_page_needs_no_network_and_no_script() -> None:
 def test_the_page_shows_every_part_of_the_run() -> None:
     page = render(example_run())
     markup = parse(page)
-    assert markup.tags.count("svg") == 5
-    for figure in ("learning", "tiers", "memory", "throughput", "timeline"):
+    assert markup.tags.count("svg") == 6
+    for figure in ("loss", "accuracy", "tiers", "memory", "throughput", "timeline"):
         assert f'<svg id="{figure}"' in page
     for words in (
         "A run <with> markup & signs",
@@ -112,6 +109,20 @@ def test_the_page_shows_every_part_of_the_run() -> None:
         assert words in markup.text, words
     assert "5,600,000" in markup.text  # cache rows over 8 epochs
     assert "70.0 %" in markup.text
+
+
+def test_without_matplotlib_the_page_has_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "can_draw", lambda: False)
+    markup = parse(render(example_run()))
+    assert "svg" not in markup.tags
+    for words in ("gids[report]", "5,600,000", "does not hold"):
+        assert words in markup.text, words
+
+
+def test_no_colour_has_two_meanings() -> None:
+    palettes = (figures.SOURCE_COLOURS.values(), figures.TRAINER_COLOURS, figures.MEMORY_COLOURS.values())
+    colours = [colour for palette in (*palettes, figures.SPAN_COLOURS) for colour in palette]
+    assert len(colours) == len(set(colours))
 
 
 def test_ids_of_two_plots_never_clash() -> None:
@@ -195,32 +206,6 @@ document.body.innerHTML = '<pre>' + JSON.stringify({boxes, sections, scroll: doc
 </script>"""
 
 
-def chromium() -> str:
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        subprocess.run([ROOT / ".ci" / "packages", "chromium"], check=False, timeout=250)
-        found = shutil.which("chromium")
-    if found is None:
-        pytest.skip("NOT CHECKED IN A BROWSER: chromium is not installed and could not be installed here")
-    return found
-
-
-def browse(browser: str, profile: Path, *options: str) -> str:
-    command = [
-        browser,
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--hide-scrollbars",
-    ]
-    # Any attempt to reach a host fails: the page has to do without.
-    command += [f"--user-data-dir={profile}", "--host-resolver-rules=MAP * ~NOTFOUND", *options]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert result.returncode == 0, result.stderr[-2000:]
-    return result.stdout
-
-
 def seen_in(dom: str) -> dict[str, Any]:
     found = re.search(r"<pre>(.*)</pre>", dom, re.DOTALL)
     assert found is not None, dom[:2000]
@@ -268,7 +253,7 @@ def test_a_browser_draws_every_plot_within_the_window(tmp_path: Path, width: int
     page.write_text(render(example_run()).replace("</main>", f"</main>{PROBE}"))
     dom = browse(browser, tmp_path / "profile", f"--window-size={width},900", "--dump-dom", page.as_uri())
     seen = seen_in(dom)
-    assert [box[0] for box in seen["boxes"]] == ["learning", "tiers", "memory", "throughput", "timeline"]
+    assert [box[0] for box in seen["boxes"]] == ["loss", "accuracy", "tiers", "memory", "throughput", "timeline"]
     for name, box_width, box_height, shapes in seen["boxes"]:
         # The timeline has a scroll bar of its own where the window is narrow.
         assert 300 < box_width <= (max(width, 900) if name == "timeline" else width), (name, box_width)

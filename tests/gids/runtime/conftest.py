@@ -15,6 +15,8 @@ ROW_BYTES = 8
 
 
 class MemoryTicket:
+    counted_late = False
+
     def __init__(self, store, batches):
         self.store, self.batches = store, batches
         self.steps_left = store.rotation
@@ -75,6 +77,10 @@ class MemoryStore:
         self.groups.append(len(batches))
         self.lookaheads.append(len(lookahead))
         return MemoryTicket(self, batches)
+
+    @property
+    def has_room(self):
+        return self.group_account.has_room(sum(t.nbytes for t in self.tickets if t.steps_left == self.rotation))
 
     def advance(self):
         starting = [ticket for ticket in self.tickets if ticket.steps_left == self.rotation]

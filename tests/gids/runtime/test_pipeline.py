@@ -1,6 +1,7 @@
 """The pipeline alone, over stores in memory: order, back-pressure, grouping, errors, and that it always ends."""
 
 import gc
+import signal
 import threading
 import time
 import weakref
@@ -291,6 +292,37 @@ def test_collected_on_one_of_its_own_threads():
         gc.enable()
 
 
+@pytest.mark.timeout(method="thread")
+def test_closing_that_was_interrupted_waits_again_for_the_stage_that_still_runs():
+    """CPython takes a thread for ended once a join() of it was interrupted: what it uses was freed under it."""
+    entered, leave, closed = threading.Event(), threading.Event(), []
+
+    def items():
+        entered.set()
+        assert leave.wait(60)
+        yield 1
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        run = Run("gids-test")
+        run.at_close(lambda: closed.append(leave.is_set()))
+        run.ahead("stage", items(), depth=1)
+        assert entered.wait(60)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            run.close()
+        threading.Timer(0.2, leave.set).start()
+        run.close()
+        assert closed == [True]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        leave.set()
+
+
 def test_channel_stop_wakes_both_ends():
     channel = Channel("test", 1)
     channel.put(1)
@@ -304,7 +336,6 @@ def test_channel_stop_wakes_both_ends():
 
     thread = threading.Thread(target=blocked)
     thread.start()
-    time.sleep(0.02)
     channel.stop()
     thread.join(60)
     assert outcomes == ["stopped"]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gids import RowTable, StorageError, Stripe
+from gids import DatasetError, RowTable, StorageError, Stripe
 from gids.sampling import load
 from tests.gids.sampling.test_disk import write_table
 
@@ -31,3 +31,18 @@ def test_stripes_and_strides(tmp_path):
     path.write_bytes(rows.tobytes()[:-8])
     assert np.array_equal(load.load_table(RowTable("w", "int64", 1, 1000, 16, (Stripe(path, 0, 1000),), 1000)), values)
     assert len(load.load_table(write_table(tmp_path, "none", values[:0]))) == 0
+
+
+def test_values_are_checked_while_they_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(load, "PIECE_BYTES", 4096)
+    values = np.arange(20_000, dtype=np.int32)
+    path = tmp_path / "column"
+    path.write_bytes(values.tobytes())
+    table = RowTable("column", "int32", 1, len(values), 4, (Stripe(path, 0, len(values)),), len(values))
+    assert np.array_equal(load.load_table(table, below=20_000), values)
+    for bad, said in ((20_000, "20000"), (-3, "-3")):
+        values[12_345] = bad
+        path.write_bytes(values.tobytes())
+        with pytest.raises(DatasetError, match=rf"column must be in \[0, 20000\) \(got .*{said}"):
+            load.load_table(table, below=20_000)
+        values[12_345] = 12_345

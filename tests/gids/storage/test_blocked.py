@@ -154,8 +154,6 @@ def test_a_thread_that_comes_back_goes_on(tmp_path):
 brief = FaultOptions(block_at=3, block_us=1_500_000)
 reader = RowReader(table, StorageOptions(engine=engine, queue_depth=16, threads=1, timeout_s=0.3, fault=brief))
 error_of(lambda: reader.read(rows))
-while reader._native.strays:
-    time.sleep(0.01)
 deadline = time.monotonic() + 60
 while time.monotonic() < deadline:
     try:

@@ -63,6 +63,18 @@ def test_short_read_goes_on_from_the_last_whole_block(tmp_path, engine):
         assert reader.stats()["retries"] == 1
 
 
+def test_a_read_that_was_as_short_by_itself_changes_no_later_one(tmp_path, engine):
+    """The fault engine took a later read with the same tag for it, and wrote over what lay at the first one's place."""
+    table, values = make_table(tmp_path, dim=1, num_rows=200_000)
+    random = np.random.default_rng(3)
+    for number in range(12):  # of reads of one block each, before those of many
+        fault = FaultOptions(short_at=number, short_bytes=512)
+        with RowReader(table, StorageOptions(engine=engine, queue_depth=32, threads=2, fault=fault)) as reader:
+            for count in (1, 100, 20_000, 20_000):
+                rows = random.integers(0, table.num_rows, count)
+                np.testing.assert_array_equal(raw(reader.read(rows)), values[rows])
+
+
 def test_short_read_without_progress_is_an_error(tmp_path, engine):
     table, _ = make_table(tmp_path, dim=128)
     with (

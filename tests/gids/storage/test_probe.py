@@ -164,6 +164,10 @@ def test_probe_of_a_directory_uses_its_largest_file_or_a_scratch_file(tmp_path):
     (place / "large").write_bytes(bytes(2 << 20))
     with probe_file(place, scratch_bytes=4 << 20) as chosen:
         assert chosen == place / "large"
+    with (place / "holes").open("wb") as file:
+        file.truncate(64 << 20)
+    with probe_file(place, scratch_bytes=4 << 20) as chosen:
+        assert chosen == place / "large"  # holes are read without the device
 
 
 def test_probe_refuses(tmp_path):
@@ -186,6 +190,8 @@ def test_command(tmp_path, capsys):
     assert "merge gap" in shown
     assert "rows per second to expect" in shown
     assert "█" in shown
+    assert main(["probe", str(tmp_path), "--seconds", "0.2", "--scratch", "16MiB", "--no-writes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["curve"]["write_bandwidth"] is None
     assert main(["probe", str(tmp_path / "none")]) == 1
     assert "must exist" in capsys.readouterr().err
 

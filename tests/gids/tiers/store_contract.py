@@ -6,6 +6,7 @@ accounts are in ``ledger``; ``ids`` makes row ids what the store takes; ``rows``
 
 import errno
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -28,6 +29,14 @@ def batches_of(count, size=40, seed=0):
     rng = np.random.default_rng(seed)
     weights = 1 / np.arange(1, ROWS + 1)
     return [torch.from_numpy(rng.choice(ROWS, size, replace=False, p=weights / weights.sum())) for _ in range(count)]
+
+
+def wait_until(holds, seconds=60):
+    """Wait for what another thread does."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 class StoreContract:
@@ -95,7 +104,7 @@ class StoreContract:
         ticket.begin()
         assert store.counts()["reads"] == store.group_account.used == 0
         store.advance()
-        assert store.group_account.used > 0
+        wait_until(lambda: store.group_account.used > 0)
 
     def test_memory_goes_back_with_the_last_batch(self):
         store, batches = self.make(), batches_of(4)
@@ -139,31 +148,23 @@ class StoreContract:
         row = DIM * 4
         store, batches = self.make(group_bytes=50 * row), batches_of(2)
         first = self.begun(store, batches[:1])
-        later, reading = self.planned(store, batches[1:]), threading.Event()
-        later.begin()
-
-        def advance():
-            while not later.underway:
-                store.advance()
-            reading.set()
-
-        thread = threading.Thread(target=advance)
+        taken, later = store.group_account.used, []
+        thread = threading.Thread(target=lambda: later.append(self.begun(store, batches[1:])))
         thread.start()
-        assert not reading.wait(0.05), "40 rows of 50 are taken"
+        time.sleep(0.05)
+        assert store.group_account.used == taken, "40 rows of 50 are taken"
         self.check(store, first, batches[:1])
-        assert reading.wait(60)
         thread.join(60)
-        self.check(store, later, batches[1:])
+        self.check(store, later[0], batches[1:])
         assert store.group_account.usage.peak <= 50 * row
 
     def test_stopping_the_account_wakes_who_waits_for_memory(self):
         store, batches = self.make(group_bytes=50 * DIM * 4), batches_of(2)
-        self.begun(store, batches[:1])
-        outcome = []
+        first, later, outcome = self.begun(store, batches[:1]), [], []
 
         def advance():
             try:
-                self.begun(store, batches[1:])
+                later.append(self.begun(store, batches[1:]))
             except Stopped:
                 outcome.append("stopped")
 
@@ -171,7 +172,12 @@ class StoreContract:
         thread.start()
         store.group_account.stop()
         thread.join(60)
-        assert outcome == ["stopped"]
+        if later:  # its memory is waited for by the gather
+            self.check(store, first, batches[:1])
+            with pytest.raises(Stopped):
+                store.gather(later[0], 0)
+        else:
+            assert outcome == ["stopped"]
         store.group_account.resume()
         store.reset()
         self.check(store, self.begun(store, batches[:1]), batches[:1])

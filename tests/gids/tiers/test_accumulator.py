@@ -157,12 +157,6 @@ def test_budget_bounds_the_group():
     assert accumulator(max_bytes=10).batches(waiting(40, 40, 40)) == 1  # one batch there must be
 
 
-def test_batches_worth_reading_together_are():
-    assert accumulator(least_batches=4).batches(waiting(*[100] * 9)) == 4
-    assert accumulator(least_batches=4, max_bytes=2000).batches(waiting(*[100] * 9)) == 2
-    assert accumulator(least_batches=4).batches(waiting(100, 100)) == 2
-
-
 def test_everything_redirected_stays_finite():
     acc = accumulator(max_batches=8)
     for _ in range(100):
@@ -171,7 +165,7 @@ def test_everything_redirected_stays_finite():
     assert acc.batches(waiting(*[100] * 20)) == 8
 
 
-@pytest.mark.parametrize("bad", [{"least_batches": 0}, {"row_bytes": 0}, {"efficiency": 1.0}])
+@pytest.mark.parametrize("bad", [{"max_batches": 0}, {"row_bytes": 0}, {"efficiency": 1.0}])
 def test_refuses(bad):
     with pytest.raises(ConfigError, match=next(iter(bad))):
         accumulator(**bad)
@@ -184,7 +178,7 @@ def test_model_refuses():
 
 def groups(limits, **options):
     return Accumulator(
-        AccessModel(peak_iops=1000, overhead_s=1e-3), limits, **{"least_batches": 12, "max_batches": 12} | options
+        AccessModel(peak_iops=1000, overhead_s=1e-3), limits, **{"accesses": 1e9, "max_batches": 12} | options
     )
 
 
@@ -199,14 +193,6 @@ def test_groups_grow_with_what_was_learned():
     assert accumulator.batches(waiting) == 12
     accumulator.forget("feat")
     assert accumulator.batches(waiting) == 4
-
-
-def test_groups_begin_with_what_is_expected():
-    accumulator = groups({"feat": (10, 4000)}, expected={"feat": 0.5})
-    assert accumulator.batches([{"feat": 100}] * 12) == 7
-    accumulator.learn("feat", Counters(requests=400, disk=400))
-    accumulator.forget("feat")
-    assert accumulator.batches([{"feat": 100}] * 12) == 7
 
 
 def test_a_batch_that_is_too_large_goes_alone():

@@ -2,10 +2,12 @@
 
 import itertools
 
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.gids.tiers.test_plan import run
+from gids.tiers.plan import Planner
+from tests.gids.tiers.test_plan import run, traces
 
 
 def best_hits(trace, capacity):
@@ -49,3 +51,20 @@ def test_a_window_over_everything_is_belady(trace, capacity):
     whole, _ = run(trace, capacity, f"window({len(trace)})")
     belady, _ = run(trace, capacity, "belady")
     assert [p.batches[0].location.tolist() for p in whole] == [p.batches[0].location.tolist() for p in belady]
+
+
+@given(traces, st.integers(1, 6), st.sampled_from(["belady", "window(2)"]), st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_how_a_window_finds_its_rows_changes_no_plan(trace, capacity, policy, group):
+    """Of a small table the planner has a list of all rows, of a large one a map of the window's."""
+    small, large = (run(trace, capacity, policy, group, num_rows=n)[0] for n in (12, 1 << 40))
+    for a, b in zip(small, large, strict=True):
+        assert a.disk_rows.tolist() == b.disk_rows.tolist()
+        assert [x.location.tolist() for x in a.batches] == [x.location.tolist() for x in b.batches]
+        assert [x.admit_slots.tolist() for x in a.batches] == [x.admit_slots.tolist() for x in b.batches]
+
+
+def test_a_long_window_takes_no_more_than_a_list_of_the_table():
+    planner, batches = Planner(10_000, 10, "belady"), list(torch.arange(10_000).reshape(10, 1000)) * 3
+    planner.plan_group(batches[:1], batches[1:])
+    assert planner.memory_bytes < 8 * 10_000 + 4 * 30_000 + 4000  # and a next use for every row of every batch

@@ -4,6 +4,7 @@ import gc
 
 import torch
 
+from gids.budget.parts import DEMAND_MARGIN
 from gids.ledger import Account
 from gids.tiers.buffers import BufferPool
 
@@ -62,3 +63,12 @@ def test_a_larger_batch_replaces_a_buffer_that_became_too_small():
     address = large.data_ptr()
     del large
     assert pool.empty(4 * ROWS - 5, DIM, torch.float32).data_ptr() == address
+
+
+def test_what_is_held_is_within_what_a_budget_allots_for_such_batches():
+    account = Account("outputs", 0)
+    pool = BufferPool(keep=3, account=account)
+    rows = 75_847  # of a batch of the benchmarks, and the largest that was seen
+    kept = [pool.empty(rows - 500 * number, DIM, torch.float32) for number in range(3)]
+    allotted = int(rows * DEMAND_MARGIN) * DIM * 4 * len(kept)
+    assert rows * DIM * 4 * len(kept) < account.usage.peak <= allotted

@@ -99,10 +99,10 @@ def test_empty_groups_and_batches():
 traces = st.lists(st.sets(st.integers(0, 11), max_size=5).map(sorted), min_size=1, max_size=9)
 
 
-def run(trace, capacity, policy, group=1, ahead=None, fresh=False, host=None):
+def run(trace, capacity, policy, group=1, ahead=None, fresh=False, host=None, num_rows=12):
     """All plans of a trace; with ``fresh`` every call gets new tensors, so nothing of the window is reused."""
     batches = [rows(*batch) for batch in trace]
-    planner = Planner(12, capacity, policy, host=host)
+    planner = Planner(num_rows, capacity, policy, host=host)
     plans = []
     for begin in range(0, len(batches), group):
         now, later = batches[begin : begin + group], batches[begin + group :][:ahead]

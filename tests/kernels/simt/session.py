@@ -6,6 +6,7 @@ import numpy as np
 from runner import Simt
 
 from gids.cuda.array import DeviceArray
+from gids.cuda.arrivals import Arrived
 from gids.cuda.session import grid_blocks
 
 RED, RUBBISH, RED_BYTES = 0xA5, 0xCD, 64
@@ -63,6 +64,9 @@ class SimtSession:
 
     def download_all(self, arrays):
         return [self.download(array) for array in arrays]
+
+    def download_later(self, arrays):
+        return Arrived(self.download_all(arrays))
 
     def copy(self, to, source):
         assert to.nbytes == source.nbytes

@@ -22,7 +22,7 @@ def session():
 
 @pytest.fixture(scope="module")
 def consumer():
-    """Give a stream that outlives what it is given, as a framework's streams do."""
+    """Return a stream that outlives what it is given, as a framework's streams do."""
     return CudaSession(open_device())
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import numpy as np
 import pytest
 import torch
+from threads import hold
 
 import gids
 from gids.cuda.session import CudaSession, open_device
@@ -17,6 +18,7 @@ from gids.types import EDGE
 from tests.loading import load
 
 pytestmark = pytest.mark.pooled
+LONG = pytest.mark.long  # plans of every policy are compared in tests/kernels too, and pread stages as uring does
 OPTIONS = {"fanouts": [3, 4], "batch_size": 48, "seed": 5, "sweep_batches": 3, "window": 4}
 
 
@@ -63,7 +65,9 @@ def both(dataset, epochs=2, device_options=None, **options):
     return notes, stats
 
 
-@pytest.mark.parametrize("policy", ["window", "belady", "gids(4)", "lru", "sieve", "random"])
+@pytest.mark.parametrize(
+    "policy", ["window", "belady", "sieve", *(pytest.param(name, marks=LONG) for name in ("gids(4)", "lru", "random"))]
+)
 def test_every_policy(dataset, policy):
     _, stats = both(dataset, seeds="train", policy=policy, cache="8KiB", host_buffer=0)
     table = stats.tables["_N/feat"]
@@ -71,11 +75,12 @@ def test_every_policy(dataset, policy):
     assert table.cache > 0
 
 
-@pytest.mark.parametrize("engine", ["gds", "uring", "pread", "auto"])
+@pytest.mark.parametrize("engine", ["gds", "uring", "auto", pytest.param("pread", marks=LONG)])
 def test_every_engine(dataset, engine):
     if importlib.util.find_spec("kvikio") is None:  # found, not imported: libcufile must be loaded before it
         pytest.skip("kvikio is not installed (make test installs it)")
-    notes, stats = both(dataset, seeds="train", cache="4KiB", device_options={"storage": StorageOptions(engine=engine)})
+    storage = {"storage": StorageOptions(engine=engine)}
+    notes, stats = both(dataset, 1, seeds="train", cache="4KiB", device_options=storage)
     assert stats.tables["_N/feat"].reads > 0
     if engine == "gds":
         assert "compatibility mode" in notes["_N/feat"]
@@ -84,7 +89,7 @@ def test_every_engine(dataset, engine):
         assert "pinned staging" in notes["_N/feat"]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, pytest.param(torch.float64, marks=LONG)])
 def test_conversion_on_the_way(dataset, dtype):
     both(dataset, 1, seeds="train", dtype=dtype, cache="0B")
 
@@ -127,11 +132,25 @@ def test_edge_features_are_numbered_on_the_device(tmp_path, sampler):
         writer.add_split("train", torch.arange(0, 300, 2))
         writer.finish()
     dataset = gids.open(tmp_path / "e")
-    notes, stats = both(dataset, seeds="train", labels=False, edge_features="w", fanouts=None, sampler=sampler)
+    notes, stats = both(
+        dataset,
+        seeds="train",
+        labels=False,
+        features={gids.NODE: "feat", gids.EDGE: "w"},
+        fanouts=None,
+        sampler=sampler,
+    )
     assert "sampling" not in notes
     assert sum(table.requests > 0 for table in stats.tables.values()) == 2
-    with pytest.raises(ConfigError, match="edge_features need a sampler that returns edge ids"):
-        both(dataset, seeds="train", labels=False, edge_features="w", fanouts=None, sampler=NeighborSampler([2]))
+    with pytest.raises(ConfigError, match="features of edges need a sampler that returns edge ids"):
+        both(
+            dataset,
+            seeds="train",
+            labels=False,
+            features={gids.NODE: "feat", gids.EDGE: "w"},
+            fanouts=None,
+            sampler=NeighborSampler([2]),
+        )
 
 
 @pytest.mark.parametrize("topology", ["memory", "disk"])
@@ -141,7 +160,7 @@ def test_edges_as_seeds(dataset, sampler, topology):
     dst = np.flatnonzero(np.diff(indptr))[:count]
     src = load_table(dataset.indices_table(EDGE))[indptr[dst]].astype(np.int64)
     seeds = EdgeSeeds(torch.from_numpy(src), torch.from_numpy(dst), negatives=2, exclude=Exclude.SEEDS_AND_REVERSE)
-    notes, _ = both(dataset, seeds=seeds, fanouts=None, sampler=sampler, topology=topology)
+    notes, _ = both(dataset, 1, seeds=seeds, fanouts=None, sampler=sampler, topology=topology)
     assert notes.get("sampling") == (None if topology == "memory" else "on the CPU: neighbours are read from disk")
 
 
@@ -245,3 +264,37 @@ def test_popularity_beyond_the_window(dataset):
     assert any("popularity of rows beyond the window is known" in reason for reason in ranked.reasons)
     assert not any("popularity" in reason for reason in plain.reasons)
     assert ranked.tables["_N/feat"].cache != plain.tables["_N/feat"].cache
+
+
+def test_training_that_lags_holds_up_neither_storage_nor_the_batches_after_it(dataset, fake):
+    """The stream that trains stands still; batches are sampled, read and gathered nevertheless, and freed without it."""
+    fake.copies = False  # what is copied on that stream would wait for it
+    stream = torch.cuda.Stream(0)
+    try:
+        with (
+            load(dataset, seeds="train", device="cuda", device_budget="48MiB", **OPTIONS) as loader,
+            torch.cuda.stream(stream),
+        ):
+            batches = iter(loader)
+            rows = [next(batches).x.shape[0]]
+            release = hold(Held(stream))
+            rows += [batch.x.shape[0] for batch in batches]  # each is dropped while `stream` has not got to it
+            (store,) = loader.stores.values()
+            store.fetch.synchronize()  # gathers and their admissions are done
+            assert not release.is_set()
+            release.set()
+            stream.synchronize()
+    finally:
+        fake.copies = True
+    with load(dataset, seeds="train", budget="256MiB", **OPTIONS) as loader:
+        assert rows == [batch.x.shape[0] for batch in loader]
+
+
+class Held:
+    """A torch stream, as far as ``hold`` is concerned."""
+
+    def __init__(self, stream):
+        self.stream_handle = stream.cuda_stream
+
+    def current(self):
+        return torch.cuda.device(0)

@@ -37,7 +37,7 @@ def make_table(directory, dtype, dim, files=1, header=0):
 
 
 def make_batches(seed=1, count=9):
-    """Give batches of a few runs of neighbours and scattered rows, some of them again and again."""
+    """Return batches of a few runs of neighbours and scattered rows, some of them again and again."""
     rng = np.random.default_rng(seed)
     batches = []
     for _ in range(count):
@@ -88,12 +88,16 @@ class Setup:
             self.host = HostBuffer(HostRows(host), reader.read(host)) if hosted else None
         self.reads = []
         self.reader = gds.GdsReader(table, OPTIONS, self.sessions[1], 128 << 10, groups=2)
-        self.reader._files = [Spy(file, number, self.reads) for number, file in enumerate(self.reader._files)]
+        self.spy(self.reader.transport)
         self.store = CudaTableStore(
             table, self.reader, *self.sessions, cache_rows=capacity, policy=policy, host_buffer=self.host, seed=3,
             group_bytes=group_rows * table.row_bytes, popularity=popularity,
         )  # fmt: skip
         self.store.group_account.limit = 1 << 40  # one thread plans and gathers here: it must not wait for itself
+
+    def spy(self, transport):
+        """Remember what is asked of kvikio."""
+        transport.files = [Spy(file, number, self.reads) for number, file in enumerate(transport.files)]
 
     def run(self, batches, group=3):
         """Gather everything with two groups in flight; gives the batches as bytes."""
@@ -208,7 +212,8 @@ def test_a_group_larger_than_expected_takes_more_memory(tmp_path):
 def test_a_failed_read_leaves_the_store_usable(tmp_path):
     table, values = make_table(tmp_path, "float32", 1024)
     batches, setup = make_batches(), Setup(table, 40, "window(3)", ROWS)
-    file, setup.reader._files[0] = setup.reader._files[0], None
+    files = setup.reader.transport.files
+    file = files[0]
 
     class Broken:
         def pread(self, *_):
@@ -218,10 +223,10 @@ def test_a_failed_read_leaves_the_store_usable(tmp_path):
 
             return Future()
 
-    setup.reader._files[0] = Broken()
+    files[0] = Broken()
     with pytest.raises(StorageError, match=r"gds read failed \(POSIX error"):
         setup.run(batches)
-    setup.reader._files[0] = file
+    files[0] = file
     setup.store.reset()
     assert setup.store.arena.num_free == ROWS
     for batch, got in zip(batches, setup.run(batches), strict=True):
@@ -237,8 +242,9 @@ def test_memory_that_cannot_be_registered_is_reported(tmp_path, monkeypatch):
 
     monkeypatch.setattr(kvikio.buffer, "memory_register", refuse)
     table, values = make_table(tmp_path, "float32", 1024)
-    setup, _ = check(table, values, 40, "lru")
-    assert "cuFile did not register device memory" in setup.reader.notes
+    setup, stats = check(table, values, 40, "lru")
+    assert "cuFile did not register" in setup.reader.notes
+    assert stats["rows_direct"] == 0  # through regions, rather than through cuFile's own buffers
 
 
 def test_kvikio_is_told_to_use_gds_for_small_reads_on_several_threads(tmp_path):

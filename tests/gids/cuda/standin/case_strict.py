@@ -3,19 +3,23 @@
 import ctypes
 import gc
 import mmap
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import fake_torch
 import numpy as np
 import pytest
+import torch
 from cuda.bindings import driver
 from threads import hold, on_a_thread
 
 import gids
 from gids.cuda.array import DeviceArray
+from gids.cuda.arrivals import launch_host_function
 from gids.cuda.nvme_queues import DeviceQueues
 from gids.cuda.pages import RegisteredPages
 from gids.cuda.passes import full
-from gids.cuda.pinned import host_array
+from gids.cuda.pinned import OWN_PAGES_BYTES, host_array
 from gids.cuda.session import CudaSession, DeviceBudget, open_device
 from gids.cuda.transfer import StagingBuffer
 from gids.errors import DeviceError
@@ -30,7 +34,7 @@ def session():
 
 @pytest.fixture
 def other():
-    """Give a session on the second device."""
+    """Return a session on the second device."""
     return CudaSession(open_device(1))
 
 
@@ -76,6 +80,23 @@ def test_memory_is_there_when_its_stream_got_to_it(session, other, recover, capf
     with pytest.raises(DeviceError, match="ILLEGAL_ADDRESS"):
         set_values(second, array)
     release.set()
+
+
+def test_threads_share_a_stream(session, capfd):
+    """What one frees the other is given at once, and its memory is not touched by the free that came before."""
+    library, stream = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(session.stream_handle)
+
+    def work(sizes):
+        pointer = ctypes.c_uint64()
+        for size in sizes:  # all of one class of the pool
+            assert library.cuMemAllocAsync(ctypes.byref(pointer), ctypes.c_size_t(size), stream) == 0
+            assert library.cuMemsetD8Async(pointer, ctypes.c_ubyte(1), ctypes.c_size_t(size), stream) == 0
+            assert library.cuMemFreeAsync(pointer, stream) == 0
+
+    with session.current(), ThreadPoolExecutor(2, initializer=session.enter) as pool:
+        list(pool.map(work, [[8, 200] * 1500, [250, 16] * 1500]))
+        session.synchronize()
+    assert not capfd.readouterr().err
 
 
 @pytest.mark.no_context
@@ -207,6 +228,29 @@ def test_arrays_that_share_a_page_are_shown_each_for_itself(session, live):
     assert live()["mapped"] == before
 
 
+def test_a_piece_of_the_heap_is_copied_and_what_lies_beside_it_stays_pageable(session):
+    """An array of 200 KiB in the middle of a page, as malloc gives it once its threshold has grown."""
+    heap = pages(60)
+    heap[:] = np.arange(60 * PAGE) % 251
+    values = torch.frombuffer(bytearray(heap.tobytes()), dtype=torch.uint8).numpy()[100 : 100 + (200 << 10)]
+    shown = host_array(session, values, "a piece of the heap")
+    assert shown.array.pointer != values.ctypes.data
+    beside = DeviceArray(values.ctypes.data - 64, (64,), np.uint8, values)
+    copied = session.empty(64 + 4096, np.uint8)
+    session.copy_bytes(copied.pointer, beside.pointer, 64 + 4096)  # begins beside it, and ends in it: nothing is pinned
+    assert (session.download(copied)[64:] == values[:4096]).all()
+    shown.close()
+
+
+def test_pages_that_are_an_arrays_own_are_registered_where_they_are(session):
+    large = np.zeros(OWN_PAGES_BYTES, np.uint8)  # malloc maps it by itself, whatever its threshold
+    part = np.frombuffer(mmap.mmap(-1, 2 * PAGE), np.int64)[10:700]
+    for values in (large, part):
+        shown = host_array(session, values, "own pages")
+        assert shown.array.pointer == values.ctypes.data
+        shown.close()
+
+
 def test_registered_pages_are_counted(session, other, live):
     memory, before = pages(4), live()["mapped"]
     begin = memory.ctypes.data
@@ -317,3 +361,52 @@ def test_the_legacy_default_stream_waits_for_blocking_streams_only(session):
         driver.cuMemsetD8Async(array.pointer, 7, 1, blocking)
         driver.cuStreamSynchronize(blocking)
     assert session.download(array).tolist() == [7]
+
+
+def call_later(session, function):
+    """Queue a function of the host's; give its answers once it has run."""
+    answers, done = [], threading.Event()
+    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: (answers.append(function()), done.set()))
+    session.kept = call
+    with session.current():
+        assert launch_host_function()(session.stream_handle, ctypes.cast(call, ctypes.c_void_p), None) == 0
+    return answers, done
+
+
+def test_a_function_of_the_host_must_not_call_the_driver(session, capfd):
+    answers, done = call_later(session, lambda: int(driver.cuMemAlloc(64)[0]))
+    assert done.wait(60)
+    assert answers == [800]
+    assert "cuMemAlloc in a function of cuLaunchHostFunc, which must not call the driver" in capfd.readouterr().err
+
+
+def test_a_function_of_the_host_is_not_called_after_an_error_and_who_waits_for_it_is_told(session, recover):
+    values = np.zeros(8, np.int64)
+    session.launch("set_values", 8, np.int64(7), np.int64(8), DeviceArray(values.ctypes.data, (8,), np.int64, values))
+    _, done = call_later(session, lambda: 0)
+    arrival = session.download_later([session.empty(4, np.int64)])
+    with pytest.raises(DeviceError, match="ILLEGAL_ADDRESS"):
+        arrival.wait()
+    assert not done.is_set()
+
+
+def test_values_arrive_without_a_wait_of_the_drivers(session):
+    arrays = [full(session, 5, 3), full(session, 2, 9)]
+    release = hold(session)
+    arrival = session.download_later(arrays)
+    later = session.download_later([full(session, 1, 4)])
+    release.set()
+    assert [values.tolist() for values in arrival.wait()] == [[3] * 5, [9] * 2]
+    assert arrival.wait()[1].tolist() == [9, 9]  # may be asked again
+    assert later.wait()[0].tolist() == [4]
+    assert session.download_later([]).wait() == []
+
+
+def test_gathers_run_at_the_greatest_priority():
+    device = open_device()
+    sessions = [CudaSession(device), CudaSession(device, urgent=True)]
+    with device.current():
+        _, least, greatest = driver.cuCtxGetStreamPriorityRange()
+        found = [int(driver.cuStreamGetPriority(session.stream.handle)[1]) for session in sessions]
+    assert found == [least, greatest]
+    assert greatest < least

@@ -9,6 +9,7 @@ import pytest
 import torch
 from threads import hold, on_a_thread
 
+from gids.cuda.backend import default_device_budget
 from gids.cuda.interop import pointer_ordinal, seeds_to_host, to_torch, torch_device, torch_ordinal
 from gids.cuda.passes import full
 from gids.cuda.session import CudaSession, open_device
@@ -90,6 +91,42 @@ def test_an_unused_capsule_is_dropped_on_a_thread_without_a_context(session, liv
     held = [full(session, 5, 2).__dlpack__(stream=1)]
     on_a_thread(held.clear)
     assert live()["pieces"] == before
+
+
+def test_a_second_stream_is_made_to_wait_by_an_event(session, fake):
+    """What docs/cuda.md says of tensors on another stream: it waits for the first, and the first for it before the end."""
+    first, second = (torch.cuda.Stream(session.device_id) for _ in range(2))
+    array = full(session, 64, 7)
+    with torch.cuda.stream(first):
+        tensor, pointer = to_torch(array, torch_device(session)), array.pointer
+    del array
+    copied = session.empty(64, np.int64)
+    session.synchronize()
+    second.wait_event(first.record_event())
+    release = hold(_AsSession(session, second))
+    with session.current():
+        fake_torch.checked(fake_torch._driver().cuMemcpyAsync(copied.pointer, pointer, 512, second.cuda_stream))
+    done = torch.cuda.Event()
+    second.record_event(done)
+    done.wait(first)
+    assert not done.query()
+    del tensor  # the memory is not used again before what `first` waits for
+    again = full(session, 64, 9)
+    release.set()
+    done.synchronize()
+    assert session.download(copied).tolist() == [7] * 64
+    assert session.download(again).tolist() == [9] * 64
+
+
+def test_the_default_budget_leaves_room_for_the_model(fake):
+    device = open_device()
+    free, _ = device.memory_bytes()
+    assert default_device_budget(device) == int(0.6 * free)
+    fake.reserved[0] = 1 << 20
+    try:
+        assert default_device_budget(device) == int(0.8 * free)
+    finally:
+        fake.reserved.clear()
 
 
 def test_record_stream_does_nothing_for_memory_of_ours(session, fake):

@@ -32,7 +32,7 @@ def pytest_configure(config):
 
 @pytest.fixture
 def fake():
-    """Give what was asked of torch.cuda, from here on."""
+    """Return what was asked of torch.cuda, from here on."""
     FAKE.handed.clear(), FAKE.recorded.clear(), FAKE.moved.clear()
     return FAKE
 
@@ -51,7 +51,7 @@ def forgive(request):
 
 @pytest.fixture(autouse=True)
 def pooled(request, monkeypatch):
-    """Give freed memory back to the driver at once, which sees every later use; marked tests keep it, as users do."""
+    """Return freed memory to the driver at once, which sees every later use; marked tests keep it, as users do."""
     monkeypatch.setattr(BlockPool, "keeps", request.node.get_closest_marker("pooled") is not None and POOLED)
 
 
@@ -66,7 +66,7 @@ def driver_calls_have_a_context(request, capfd):
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory):
-    """Give a graph of 1500 nodes with 20 float32 features."""
+    """Return a graph of 1500 nodes with 20 float32 features."""
     return communities(tmp_path_factory.mktemp("graph") / "g", num_nodes=1500, degree=8, dim=20, train=0.15)
 
 

@@ -1,0 +1,36 @@
+"""A headless browser without network, for tests that look at pages."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def chromium() -> str:
+    """Return the browser's path; skip where there is none and none can be installed."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        subprocess.run([ROOT / ".ci" / "packages", "chromium"], check=False, timeout=250)
+        found = shutil.which("chromium")
+    if found is None:
+        pytest.skip("NOT CHECKED IN A BROWSER: chromium is not installed and could not be installed here")
+    return found
+
+
+def browse(browser: str, profile: Path, *options: str) -> str:
+    """Open a page and return what the browser prints; any attempt to reach a host fails: the page has to do without."""
+    command = [
+        browser,
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+    ]
+    command += [f"--user-data-dir={profile}", "--host-resolver-rules=MAP * ~NOTFOUND", *options]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return result.stdout

@@ -1,0 +1,28 @@
+"""``gids bench cluster --quick``: ranks are measured on loopback and, where hosts can be made, on hosts of their own."""
+
+import json
+
+import pytest
+
+from gids.bench.hosts import refusal
+from gids.cli import main
+
+
+@pytest.mark.long
+def test_ranks_are_measured(tmp_path, capsys):
+    options = ["--quick", "--json", "--no-fail", "--rounds", "1", "--data", str(tmp_path / "graph")]
+    assert main(["bench", "cluster", *options]) == 0
+    report = json.loads(capsys.readouterr().out)
+    results = report["results"]
+    rates = {rate["name"]: rate["median"] for rate in results["rates"]}
+    assert all(rate > 0 for rate in rates.values())
+    for answer in results["sharded"]:
+        assert 0 < answer["exchange"]["rows_asked"] < answer["rows"]
+    assert all(answer["exchange"] == {} for answer in results["replicated"])
+    if reason := refusal():
+        assert list(rates) == ["replicated", "sharded"]
+        assert reason in results["not_run"].values()
+        return
+    assert list(rates) == ["replicated", "sharded", "look-ahead", "ask and wait", "slow link"]
+    assert len(report["bars"]) == 2
+    assert results["model"]["measured_rows_per_s"] > 0
