@@ -40,9 +40,14 @@ def to_dgl_block(block: Block, nodes: Mapping[str, Tensor]) -> Any:
     nodes : mapping of str to Tensor[int64]
         Node ids by type; those of this layer's sources are the first ``num_src``.
     """
-    in_order = torch.empty(0, dtype=torch.int64)  # edges are numbered as they are stored
+    # Edges are numbered as they are stored. None given would mean the same, but gradients of edges (GATConv) fail then:
+    # DGL's kernels for AVX-512 insist on numbers.
+    edges = {
+        etype: ("csc", (block.indptr[etype], block.src[etype], torch.arange(len(block.src[etype]))))
+        for etype in block.edge_types
+    }
     graph = dgl.create_block(
-        {etype: ("csc", (block.indptr[etype], block.src[etype], in_order)) for etype in block.edge_types},
+        edges,
         num_src_nodes=block.num_src,
         num_dst_nodes=block.num_dst,
     )
