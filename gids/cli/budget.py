@@ -32,6 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", metavar="BYTES", help=f"fix the memory for {name.replace('-', ' ')}")
     parser.add_argument("--window", type=int, help="fix the batches to look ahead")
     parser.add_argument("--sweep-batches", type=int, help="fix the most batches that share each read")
+    parser.add_argument("--spill", metavar="BYTES", help="disk space that rows may be spilled to, where that pays")
+    parser.add_argument("--spill-dir", metavar="DIR", help="where (default beside the table)")
+    parser.add_argument(
+        "--spill-batches", type=int, metavar="S", help="batches that a pass serves, whether it pays or not"
+    )
     described = parser.add_argument_group("instead of a dataset, a table that is only described")
     described.add_argument("--rows", type=count, help="rows of the table, e.g. 269M")
     described.add_argument("--dim", type=int, help="values in a row")
@@ -70,6 +75,7 @@ def _of_dataset(args: argparse.Namespace) -> Division:
         budget=args.budget,
         memory=_memory(args),
         pipeline=gids.PipelineOptions(window=args.window, sweep_batches=args.sweep_batches),
+        spill=_spill(args),
     )
     with loader:
         return loader.foresee(device_bytes=_device_bytes(args))
@@ -89,6 +95,8 @@ def _of_description(args: argparse.Namespace) -> Division:
 
     if None in (args.rows, args.dim, args.batch_rows):
         raise ConfigError("dataset must be given, or --rows, --dim and --batch-rows to describe a table")
+    if args.spill is not None:
+        raise ConfigError("spill needs a dataset: whether it pays is decided by a profile (got a described table)")
     rows: int = args.rows
     bare = gids.RowTable("feat", args.dtype, args.dim, 0, 1 << 40, (gids.Stripe(Path("feat"), 0, 0),), 1)
     table = gids.RowTable(
@@ -119,6 +127,17 @@ def _memory(args: argparse.Namespace):  # type: ignore[no-untyped-def]
         staging=args.staging,
         host_rank=args.host_rank,
     )
+
+
+def _spill(args: argparse.Namespace):  # type: ignore[no-untyped-def]
+    import gids
+    from gids.errors import ConfigError
+
+    if args.spill is not None:
+        return gids.SpillOptions(args.spill, args.spill_dir, batches=args.spill_batches)
+    if args.spill_dir is not None or args.spill_batches is not None:
+        raise ConfigError("spill must be given with --spill-dir and --spill-batches (got none)")
+    return None
 
 
 def _device_bytes(args: argparse.Namespace) -> int | None:

@@ -26,7 +26,7 @@ from gids.loader.epochs import EpochLoader, describe_arrangement, describe_ids, 
 from gids.loader.feed import BatchBuilder, SamplerFeed, SeedsOfEpoch
 from gids.loader.graph import arrangement_of, as_dataset, feature_tables
 from gids.loader.history import open_history
-from gids.loader.packed import PackedFeed, as_packed, check_identity, open_packed_options, stored_epoch
+from gids.loader.packed import PackedFeed, StoredBlocks, as_packed, check_identity, open_packed_options, stored_epoch
 from gids.runtime.backend import Backend
 from gids.runtime.options import (
     HistoryOptions,
@@ -226,6 +226,18 @@ class DataLoader(EpochLoader[Any], dgl.dataloading.DataLoader):  # type: ignore[
                 self.options = open_packed_options(self.packed, self.options, self.gids)
             self._open()
 
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next ``iter()``; ends one that runs.
+
+        Parameters
+        ----------
+        epoch : int
+            Its number, from 0; one that was not packed is refused.
+        """
+        if self.packed is not None:
+            stored_epoch(self.packed, epoch)
+        super().set_epoch(epoch)
+
     def _check_packed(self) -> None:
         """Refuse packed epochs that are not what the other arguments ask for."""
         assert self.packed is not None
@@ -329,7 +341,7 @@ class DataLoader(EpochLoader[Any], dgl.dataloading.DataLoader):  # type: ignore[
             edge_tables = [key for key in self.packed.tables if key.is_edge]
             builder = BatchBuilder(source.dataset, node_tables, edge_tables, backend, labels=False)
             ranks = (getattr(self.dataset, "rank", 0), getattr(self.dataset, "num_replicas", 1))
-            stored = PackedFeed(self.packed, source.dataset, builder, backend, *ranks)
+            stored = PackedFeed(self.packed, StoredBlocks(builder), backend, *ranks)
             return BlockFeed(stored, self.graph_sampler, source, target, backend, self._beside)
         sampler, seeds = self.graph_sampler, self._starting_nodes()
         asked = self._beside + [key for key in tables_asked_for(sampler, source, seeds) if key not in self._beside]

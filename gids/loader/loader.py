@@ -18,7 +18,7 @@ from gids.loader.epochs import EpochLoader
 from gids.loader.feed import BatchBuilder, SamplerFeed, SeedsOfEpoch, followed
 from gids.loader.graph import Features, Seeds
 from gids.loader.history import open_history
-from gids.loader.packed import PackedFeed, PackedPiece, open_packed_options, stored_epoch
+from gids.loader.packed import PackedFeed, PackedPiece, StoredBlocks, open_packed_options, stored_epoch
 from gids.loader.recipe import Recipe
 from gids.runtime.backend import Backend, Sampler
 from gids.runtime.batch import Batch
@@ -192,7 +192,7 @@ class Loader(Recipe, EpochLoader[Batch], IterableDataset[Batch]):
             labels = self.options.output.labels
             builder = BatchBuilder(self.dataset, self._node_tables, self._edge_tables, backend, labels)
             ranks = (self._order["rank"], self._order["world_size"])
-            return PackedFeed(self.packed, self.dataset, builder, backend, *ranks)
+            return PackedFeed(self.packed, StoredBlocks(builder), backend, *ranks)
         return SamplerFeed(
             self.dataset,
             self.sampler,

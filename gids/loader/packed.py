@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -39,6 +39,8 @@ MOST_GROUP_BATCHES = 16
 GROUPS_IN_FLIGHT = 3
 #: Accesses that no group has: batches are grouped by bytes, because a chunk is one access however many rows it has.
 ANY_ACCESSES = 1 << 40
+#: Whose batches are packed where the identity does not say.
+LOADER = "gids.Loader"
 
 
 @dataclass(frozen=True)
@@ -76,17 +78,81 @@ class HotFirst:
         return np.zeros(0, np.uint8) if rows is None else (rows < self._rows).astype(np.uint8)
 
 
+class OpenedSample(NamedTuple):
+    """A stored sample, opened.
+
+    Attributes
+    ----------
+    payload : object
+        What :meth:`StoredBatches.finish` needs of it.
+    size_bytes : int
+        Memory that it takes.
+    num_inputs : int
+        Nodes whose rows it needs.
+    """
+
+    payload: Any
+    size_bytes: int
+    num_inputs: int
+
+
+class StoredBatches(Protocol):
+    """What a door makes of stored samples and of their rows."""
+
+    @property
+    def labels_bytes(self) -> int:
+        """Memory of the labels."""
+
+    def open(self, piece: PackedPiece, data: memoryview) -> OpenedSample:
+        """Return what was sampled for a piece."""
+
+    def finish(self, fetched: Fetched) -> Any:
+        """Return the batch of an opened sample and its rows."""
+
+
+class StoredBlocks:
+    """Builds :class:`gids.Batch`; see :class:`StoredBatches`.
+
+    Parameters
+    ----------
+    builder : BatchBuilder
+        Puts blocks, rows and labels together.
+    """
+
+    def __init__(self, builder: BatchBuilder):
+        self._builder = builder
+
+    @property
+    def labels_bytes(self) -> int:
+        """Memory of the labels."""
+        return self._builder.labels_bytes
+
+    def open(self, piece: PackedPiece, data: memoryview) -> OpenedSample:
+        """Return what was sampled for a piece."""
+        stored = decode(data)
+        sample = stored.sample
+        size_bytes = sum(piece_bytes(size) for size in tensor_sizes(stored))
+        sampled = SampledRows(sample, sample.input_nodes, stored.edge_rows, stored.edge_places, size_bytes)
+        # As they were given, repeated ones included: doors that show seeds have them from here.
+        given = {ntype: ids[sample.seed_rows[ntype]] for ntype, ids in sample.seeds.items()}
+        piece = replace(piece, seeds=replace(piece.seeds, seeds=given))
+        inputs = sum(map(len, sample.input_nodes.values()))
+        return OpenedSample(self._builder.payload(piece, sampled), size_bytes, inputs)
+
+    def finish(self, fetched: Fetched) -> Batch:
+        """Put blocks, rows and labels together."""
+        return self._builder.build(fetched)
+
+
 class PackedFeed:
-    """Reads stored batches and builds :class:`gids.Batch`; see :class:`gids.runtime.feed.Feed`.
+    """Reads stored batches and lets a door build its own of them; see :class:`gids.runtime.feed.Feed`.
 
     Parameters
     ----------
     packed : Packed
         The batches and their rows.
-    dataset : Dataset
-        What was packed; labels are its own.
-    builder : BatchBuilder
-        Puts blocks, rows and labels together.
+    batches : StoredBatches
+        What the door makes of them.
     backend : Backend
         Where batches are delivered.
     rank, world_size : int
@@ -97,19 +163,16 @@ class PackedFeed:
     replays = True
     identity = None
 
-    def __init__(
-        self, packed: Packed, dataset: Dataset, builder: BatchBuilder, backend: Backend, rank: int, world_size: int
-    ):
-        self.packed, self._builder, self._backend = packed, builder, backend
+    def __init__(self, packed: Packed, batches: StoredBatches, backend: Backend, rank: int, world_size: int):
+        self.packed, self._batches, self._backend = packed, batches, backend
         self._rank, self._world_size = rank, world_size
-        self._dataset = dataset
         self._reader = PackedReader(packed)
         self.tables: dict[TableKey, RowTable] = {key: entry.table for key, entry in packed.tables.items()}
 
     @property
     def standing_bytes(self) -> tuple[int, int]:
         """Memory of the records of all batches, and of the labels."""
-        return self.packed.index.nbytes, self._builder.labels_bytes
+        return self.packed.index.nbytes, self._batches.labels_bytes
 
     @property
     def num_batches(self) -> int:
@@ -140,24 +203,17 @@ class PackedFeed:
 
     def _work(self, piece: PackedPiece, on_host: bool) -> Work:
         record = self.packed.record(piece.stored_epoch, piece.seeds.global_index)
-        stored = decode(self._reader.sample(record))
+        opened = self._batches.open(piece, self._reader.sample(record))
         positions = {key: torch.from_numpy(rows) for key, rows in self._reader.positions(record).items()}
-        size_bytes = sum(piece_bytes(size) for size in tensor_sizes((stored, positions)))
-        sampled = SampledRows(
-            stored.sample, stored.sample.input_nodes, stored.edge_rows, stored.edge_places, size_bytes
-        )
+        size_bytes = opened.size_bytes + sum(piece_bytes(size) for size in tensor_sizes(positions))
         rows: dict[TableKey, Any] = dict(positions)
         if not on_host:
             rows = {key: self._backend.place(where) for key, where in positions.items()}
-        # As they were given, repeated ones included: doors that show seeds have them from here.
-        given = {ntype: ids[stored.sample.seed_rows[ntype]] for ntype, ids in stored.sample.seeds.items()}
-        piece = replace(piece, seeds=replace(piece.seeds, seeds=given))
-        inputs = sum(map(len, stored.sample.input_nodes.values()))
-        return Work(self._builder.payload(piece, sampled), rows, size_bytes, piece.num_seeds, inputs)
+        return Work(opened.payload, rows, size_bytes, piece.num_seeds, opened.num_inputs)
 
-    def finish(self, fetched: Fetched) -> Batch:
-        """Put blocks, rows and labels together."""
-        return self._builder.build(fetched)
+    def finish(self, fetched: Fetched) -> Any:
+        """Put what was sampled, rows and labels together."""
+        return self._batches.finish(fetched)
 
     def is_ranked(self, key: TableKey) -> bool:
         """Whether rows of a table are hot."""
@@ -187,7 +243,7 @@ def as_packed(packed: Packed | str | os.PathLike[str]) -> Packed:
     return packed if isinstance(packed, Packed) else Packed(packed)
 
 
-def check_identity(packed: Packed, dataset: Dataset, given: Mapping[str, Any]) -> None:
+def check_identity(packed: Packed, dataset: Dataset, given: Mapping[str, Any], door: str = LOADER) -> None:
     """Refuse packed epochs of another dataset, and arguments that say something else than what was packed.
 
     Parameters
@@ -198,7 +254,12 @@ def check_identity(packed: Packed, dataset: Dataset, given: Mapping[str, Any]) -
         What the loader reads labels from.
     given : mapping of str to object
         Arguments of the user's, by their names in :attr:`Packed.identity`; those left out are not here.
+    door : str
+        Whose batches are read: those of PyG's loaders are sampled otherwise.
     """
+    made = packed.identity.get("door", LOADER)
+    if made != door:
+        raise ConfigError(f"packed must hold batches of {door} (got {packed.path}, of {made})")
     if dataset.id != packed.dataset_id:
         raise ConfigError(
             f"packed must hold epochs of dataset {dataset.id} (got {packed.path}, of {packed.dataset_id})"

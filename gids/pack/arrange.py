@@ -14,10 +14,8 @@ from gids.dataset.build import Build
 from gids.dataset.packed import BATCH, POSITIONS, SAMPLES, encode_positions
 from gids.dataset.table_writer import Progress
 from gids.pack import layout
-from gids.pack.recipe import Recipe
+from gids.pack.recipe import Packable, count_batches
 from gids.pack.sampled import Appended, SampledEpochs
-from gids.runtime.backend import SampledRows
-from gids.sampling.stored import decode
 from gids.table import RowTable
 
 Positions = NDArray[np.int64]
@@ -116,7 +114,7 @@ def choose_segment(sampled: SampledEpochs, hot: list[Positions], sizes: Sizes, l
 
 def arrange(
     build: Build,
-    recipe: Recipe,
+    recipe: Packable,
     sampled: SampledEpochs,
     hot: list[Positions],
     segment: int,
@@ -130,7 +128,7 @@ def arrange(
         Where rows go, and what was counted by epoch.
     """
     tables = list(sampled.tables.values())
-    per_epoch = recipe.batches_in_epoch()
+    per_epoch = count_batches(recipe)
     arranged = [
         ArrangedTable(table, rows, len(rows), position_bytes=_id_bytes(int(accesses) + len(rows)))
         for table, rows, accesses in zip(tables, hot, sampled.accesses, strict=True)
@@ -197,7 +195,7 @@ def _arrange_segment(
 
 def _write_positions(
     build: Build,
-    recipe: Recipe,
+    recipe: Packable,
     sampled: SampledEpochs,
     batch: int,
     positions: list[Positions],
@@ -210,8 +208,7 @@ def _write_positions(
         return
     with (build.partial / SAMPLES).open("rb") as samples:
         samples.seek(int(record["sample_offset"]))
-        stored = decode(samples.read(int(record["sample_bytes"])))
-    rows = recipe.rows(SampledRows(stored.sample, stored.sample.input_nodes, stored.edge_rows, stored.edge_places, 0))
+        rows = recipe.rows(samples.read(int(record["sample_bytes"])))
     ordered = []
     for key, where in zip(sampled.tables, positions, strict=True):
         rank = np.empty(len(where), np.int64)

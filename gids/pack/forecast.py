@@ -17,14 +17,12 @@ from gids._native import ThreadPool
 from gids.budget import Memory, default_budget
 from gids.dataset import Dataset
 from gids.errors import ConfigError
-from gids.loader import Loader
 from gids.loader.packed import labels_bytes, packed_options
 from gids.pack.layout import choose_hot
 from gids.pack.maker import MEMORY, Packing, disk_limit
 from gids.pack.materialise import BUFFER_BYTES, block_bytes
-from gids.pack.recipe import Recipe
+from gids.pack.recipe import Recipe, count_batches, iter_pieces
 from gids.runtime.options import MemoryOptions
-from gids.sampling.stored import StoredSample, encode
 from gids.storage import load_curve
 from gids.storage.write_probe import probe_writes
 from gids.types import TableKey
@@ -131,7 +129,7 @@ def forecast(
     if not home.is_dir():
         raise ConfigError(f"{home} must be a directory, to hold {Path(path).name} (there is none)")
     look = _Look(recipe)
-    total = epochs * recipe.batches_in_epoch()
+    total = epochs * count_batches(recipe)
     room = _hot_bytes(recipe, look, hot, budget, total)
     share = look.hot_share(room)
     tables = recipe.tables
@@ -153,14 +151,14 @@ def forecast(
     buffers = total * min(BUFFER_BYTES[-1], int(asked))
     episodes = max(1, math.ceil(buffers / max(1, memory_bytes - block_bytes(memory_bytes))))
     moved_s = episodes * table_bytes / curve.bandwidth + written / write_rate
-    packed_epoch = recipe.batches_in_epoch() / recipe.world_size * asked * (1 - share) / delivered
+    packed_epoch = count_batches(recipe) / recipe.world_size * asked * (1 - share) / delivered
     online_epoch = len(recipe) * online
     packing_s = sampling_s + moved_s + samples_bytes * 2 / write_rate
     saved = online_epoch - packed_epoch
     pays = math.ceil(packing_s / saved) if saved > 0 else None
     return Forecast(
         epochs,
-        recipe.batches_in_epoch(),
+        count_batches(recipe),
         rows_bytes,
         samples_bytes,
         disk_bytes,
@@ -188,15 +186,14 @@ class _Look:
         self.largest = dict.fromkeys(self._tables, 0)
         self.sample_bytes = 0
         sizes, begin, seconds = [], time.perf_counter(), 0.0
-        for piece in islice(recipe.pieces(0), LOOKED_AT):
+        for piece in islice(iter_pieces(recipe, 0), LOOKED_AT):
             if piece is None:
                 continue
             start = time.perf_counter()
             sampled = recipe.sample(topology, 0, piece, pool)
-            data = encode(StoredSample(sampled.sample, dict(sampled.edge_rows), dict(sampled.edge_places)))
-            rows = {key: np.sort(ids.numpy()) for key, ids in recipe.rows(sampled).items()}
+            rows = {key: np.sort(ids.numpy()) for key, ids in sampled.rows.items()}
             seconds += time.perf_counter() - start
-            sizes.append(len(data) + 4 * sum(map(len, rows.values())))
+            sizes.append(len(sampled.data) + 4 * sum(map(len, rows.values())))
             self.sample_bytes = max(self.sample_bytes, sampled.size_bytes + 8 * sum(map(len, rows.values())))
             for key, ids in rows.items():
                 self._batches[key].append(ids)
@@ -244,10 +241,10 @@ def _try_packed(recipe: Recipe, path: Path, asked: float, budget: int | str | No
 
     The first reading of blocks that were just written is slow on some drives, and is no part of later epochs.
     """
-    batches = int(max(2, min(recipe.batches_in_epoch(), TRIAL_BYTES // max(asked, 1))))
+    batches = int(max(2, min(count_batches(recipe), TRIAL_BYTES // max(asked, 1))))
     settings = {"epochs": 1, "reuse": True, "disk": None, "hot": 0, "budget": budget, "memory": memory}
     Packing(recipe, path, settings, most_batches=batches).run()
-    with Loader(recipe.dataset, packed=path, budget=budget) as loader:
+    with recipe.open_loader(path) as loader:
         loader.prepare()
         for _ in range(2):
             begin, rows = time.perf_counter(), 0
@@ -261,29 +258,10 @@ def _try_packed(recipe: Recipe, path: Path, asked: float, budget: int | str | No
 
 def _try_online(recipe: Recipe) -> float:
     """Read some batches as without packing; returns the seconds of one."""
-    chosen = recipe.options
-    loader = Loader(
-        recipe.dataset,
-        recipe.seeds,
-        sampler=recipe.sampler,
-        batch_size=recipe._order["batch_size"],
-        shuffle=recipe._order["shuffle"],
-        seed=chosen.seed,
-        features=_names([*recipe._node_tables, *recipe._edge_tables]),
-        budget=chosen.budget,
-        memory=chosen.memory,
-    )
-    with loader:
+    with recipe.open_loader(None) as loader:
         loader.prepare()
         batches = iter(loader)
         warm = sum(1 for _ in islice(batches, ONLINE_BATCHES)) if len(loader) > 2 * ONLINE_BATCHES else 0
         begin = time.perf_counter()
         count = sum(1 for _ in islice(batches, ONLINE_BATCHES if warm else None))
         return (time.perf_counter() - begin) / max(1, count)
-
-
-def _names(keys: list[TableKey]) -> dict[Any, list[str]]:
-    names: dict[Any, list[str]] = {}
-    for key in keys:
-        names.setdefault(key.type, []).append(key.name)
-    return names

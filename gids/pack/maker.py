@@ -22,7 +22,7 @@ from gids.loader.graph import Features, Seeds
 from gids.loader.packed import labels_bytes, packed_options
 from gids.pack.arrange import ArrangedTable, arrange, choose_segment, count_sizes, hot_rows
 from gids.pack.materialise import TableFile
-from gids.pack.recipe import Recipe
+from gids.pack.recipe import Packable, Recipe, count_batches
 from gids.pack.sampled import SampledEpochs, sample_epochs
 from gids.runtime.backend import Sampler
 from gids.runtime.options import MemoryOptions, OrderOptions
@@ -107,7 +107,7 @@ class Packing:
 
     Parameters
     ----------
-    recipe : Recipe
+    recipe : Packable
         What to sample.
     path : Path
         Directory to make.
@@ -121,7 +121,7 @@ class Packing:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: Packable,
         path: Path,
         settings: Mapping[str, Any],
         progress: Progress | None = None,
@@ -136,7 +136,7 @@ class Packing:
         self.table_bytes = sum(table.total_bytes for table in recipe.tables.values())
         if not recipe.tables:
             raise ConfigError("features must name at least one table to pack (got none)")
-        if not recipe.batches_in_epoch():
+        if not count_batches(recipe):
             raise ConfigError("seeds must make at least one batch (got none)")
         self.limit_bytes = disk_limit(settings["disk"], self.table_bytes)
         self.seconds: dict[str, float] = {}
@@ -258,7 +258,7 @@ class Packing:
             "identity": self.recipe.identity(),
             "epochs": 1 if trial else self.epochs,
             "reuse": bool(self.settings["reuse"]),
-            "batches": len(sampled.records) if trial else self.recipe.batches_in_epoch(),
+            "batches": len(sampled.records) if trial else count_batches(self.recipe),
             "batches_of_rank": [len(sampled.records)] if trial else per_rank,
             "segment_batches": segment,
             "largest_sample_bytes": _sample_bytes(sampled),

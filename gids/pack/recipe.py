@@ -2,21 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
 
 from gids._native import ThreadPool
+from gids.dataset import Dataset
 from gids.errors import ConfigError
+from gids.loader import Loader
 from gids.loader import recipe as loader_recipe
 from gids.loader.graph import open_topology
-from gids.runtime.backend import SampledRows, sample_on_host
+from gids.runtime.backend import sample_on_host
+from gids.runtime.options import RuntimeOptions
 from gids.sampling import Sample, SampleKey, SeedBatch, SeedOrder, Topology
+from gids.sampling.stored import StoredSample, decode, encode
 from gids.table import RowTable
 from gids.types import EdgeType, TableKey
 
 
+class PackedSample(NamedTuple):
+    """A sampled batch, as it is stored.
+
+    Attributes
+    ----------
+    data : bytes
+        What a loader needs to make the batch of its rows.
+    rows : mapping of TableKey to Tensor[int64]
+        Distinct rows that it wants of each table.
+    size_bytes : int
+        Memory that it takes in a loader.
+    """
+
+    data: bytes
+    rows: Mapping[TableKey, Tensor]
+    size_bytes: int
+
+
+class Packable(Protocol):
+    """A loader whose batches can be packed: what decides them, how they are sampled, and how they are stored."""
+
+    @property
+    def dataset(self) -> Dataset:
+        """What is packed."""
+
+    @property
+    def options(self) -> RuntimeOptions:
+        """Of the loader."""
+
+    @property
+    def tables(self) -> dict[TableKey, RowTable]:
+        """The tables that batches ask for, nodes first."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks whose batches are packed."""
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides the batches, but for the rank: all ranks are packed."""
+
+    def orders(self, epoch: int) -> list[SeedOrder]:
+        """Return the order of every rank."""
+
+    def open_topology(self) -> Topology:
+        """Open the graph as a loader does."""
+
+    def sample(self, topology: Topology, epoch: int, piece: SeedBatch, pool: ThreadPool) -> PackedSample:
+        """Sample a batch, the same as every loader samples."""
+
+    def rows(self, data: bytes) -> Mapping[TableKey, Tensor]:
+        """Return the rows that a stored batch wants of each table, in its order."""
+
+
+def iter_pieces(recipe: Packable, epoch: int, first: int = 0) -> Iterator[SeedBatch | None]:
+    """Yield the seeds of every batch of an epoch over all ranks, from one on; None for one that a rank has not."""
+    orders = recipe.orders(epoch)
+    for number in range(first, count_batches(recipe)):
+        index, rank = divmod(number, recipe.world_size)
+        yield orders[rank][index] if index < len(orders[rank]) else None
+
+
+def count_batches(recipe: Packable) -> int:
+    """Count the batches of an epoch over all ranks, those included that a rank has not."""
+    return max(map(len, recipe.orders(0))) * recipe.world_size
+
+
 class Recipe(loader_recipe.Recipe):
-    """A loader that is described and never opened; its batches are those that the loader would make."""
+    """A :class:`gids.Loader` that is described and never opened; see :class:`Packable`."""
 
     @property
     def tables(self) -> dict[TableKey, RowTable]:
@@ -37,22 +110,11 @@ class Recipe(loader_recipe.Recipe):
         """Return the order of every rank."""
         return [self.order(epoch, rank=rank) for rank in range(self.world_size)]
 
-    def pieces(self, epoch: int, first: int = 0) -> Iterator[SeedBatch | None]:
-        """Yield the seeds of every batch of an epoch over all ranks, from one on; None for one that a rank has not."""
-        orders = self.orders(epoch)
-        for number in range(first, self.batches_in_epoch()):
-            index, rank = divmod(number, self.world_size)
-            yield orders[rank][index] if index < len(orders[rank]) else None
-
-    def batches_in_epoch(self) -> int:
-        """Count the batches of an epoch over all ranks, those included that a rank has not."""
-        return max(map(len, self.orders(0))) * self.world_size
-
     def open_topology(self) -> Topology:
         """Open the graph as a loader does."""
         return open_topology(self.dataset, self.options)
 
-    def sample(self, topology: Topology, epoch: int, piece: SeedBatch, pool: ThreadPool) -> SampledRows:
+    def sample(self, topology: Topology, epoch: int, piece: SeedBatch, pool: ThreadPool) -> PackedSample:
         """Sample a batch, the same as every loader samples."""
         key = SampleKey(self.options.seed, epoch, piece.global_index)
         edge_types = list(dict.fromkeys(_edge(key) for key in self._edge_tables))
@@ -61,12 +123,42 @@ class Recipe(loader_recipe.Recipe):
             raise ConfigError(f"sampler must return a gids Sample to be packed (got {type(found.sample).__name__})")
         if found.node_places:
             raise ConfigError("sampler must share nodes between seeds to be packed (got one whose trees are disjoint)")
-        return found
+        edges = {etype: list(parts) for etype, parts in found.edge_places.items()}
+        data = encode(StoredSample(found.sample, dict(found.edge_rows), edges))
+        return PackedSample(data, self._rows(found.input_nodes, found.edge_rows), found.size_bytes)
 
-    def rows(self, sampled: SampledRows) -> dict[TableKey, Any]:
-        """Return the rows that a batch wants of each table."""
-        rows: dict[TableKey, Any] = {key: sampled.input_nodes[_node(key)] for key in self._node_tables}
-        return rows | {key: sampled.edge_rows[_edge(key)] for key in self._edge_tables}
+    def rows(self, data: bytes) -> Mapping[TableKey, Tensor]:
+        """Return the rows that a stored batch wants of each table, in its order."""
+        stored = decode(data)
+        return self._rows(stored.sample.input_nodes, stored.edge_rows)
+
+    def _rows(self, input_nodes: Mapping[str, Tensor], edge_rows: Mapping[EdgeType, Tensor]) -> dict[TableKey, Tensor]:
+        rows = {key: input_nodes[_node(key)] for key in self._node_tables}
+        return rows | {key: edge_rows[_edge(key)] for key in self._edge_tables}
+
+    def open_loader(self, packed: str | os.PathLike[str] | None) -> Loader:
+        """Open a loader of these batches, over packed ones or online."""
+        chosen = self.options
+        if packed is not None:
+            return Loader(self.dataset, packed=packed, budget=chosen.budget)
+        return Loader(
+            self.dataset,
+            self.seeds,
+            sampler=self.sampler,
+            batch_size=self._order["batch_size"],
+            shuffle=self._order["shuffle"],
+            seed=chosen.seed,
+            features=_names([*self._node_tables, *self._edge_tables]),
+            budget=chosen.budget,
+            memory=chosen.memory,
+        )
+
+
+def _names(keys: list[TableKey]) -> dict[Any, list[str]]:
+    names: dict[Any, list[str]] = {}
+    for key in keys:
+        names.setdefault(key.type, []).append(key.name)
+    return names
 
 
 def _node(key: TableKey) -> str:

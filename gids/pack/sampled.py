@@ -15,8 +15,7 @@ from gids.dataset.build import Build
 from gids.dataset.packed import BATCH, SAMPLES
 from gids.dataset.table_writer import Progress, write_errors
 from gids.errors import ConfigError
-from gids.pack.recipe import Recipe
-from gids.sampling.stored import StoredSample, encode
+from gids.pack.recipe import Packable, count_batches, iter_pieces
 from gids.units import format_bytes
 
 #: Batches, and bytes of samples, after which files are forced to disk and noted: so much is sampled again after a kill.
@@ -68,11 +67,11 @@ class SampledEpochs:
     ----------
     build : Build
         The directory that is being made.
-    recipe : Recipe
+    recipe : Packable
         What is sampled.
     """
 
-    def __init__(self, build: Build, recipe: Recipe):
+    def __init__(self, build: Build, recipe: Packable):
         self.tables = recipe.tables
         self._build = build
         self._dtypes = [np.dtype("<u4") if t.num_rows < 1 << 32 else np.dtype("<i8") for t in self.tables.values()]
@@ -120,7 +119,7 @@ class SampledEpochs:
 
 def sample_epochs(
     build: Build,
-    recipe: Recipe,
+    recipe: Packable,
     epochs: int,
     limit_bytes: int | None,
     progress: Progress | None,
@@ -132,7 +131,7 @@ def sample_epochs(
     ----------
     build : Build
         The directory that is being made.
-    recipe : Recipe
+    recipe : Packable
         What to sample.
     epochs : int
         How many.
@@ -144,7 +143,7 @@ def sample_epochs(
         Sample only so many, for a trial.
     """
     found, topology = SampledEpochs(build, recipe), recipe.open_topology()
-    total = epochs * recipe.batches_in_epoch()
+    total = epochs * count_batches(recipe)
     total = total if most_batches is None else min(total, most_batches)
     note = build.journal.get(NOTE) or {"batches": 0, "sizes": [0] * (len(found.tables) + 3), "largest": 0}
     paths = [build.partial / SAMPLES, build.work / "records.bin", build.work / "counts.bin"]
@@ -165,15 +164,12 @@ def sample_epochs(
             wanted: list[NDArray[Any]] = [np.empty(0, dtype) for dtype in found._dtypes]
             if piece is not None:
                 sampled = recipe.sample(topology, epoch, piece, build.pool)
-                edges = {etype: list(parts) for etype, parts in sampled.edge_places.items()}
-                data = encode(StoredSample(sampled.sample, dict(sampled.edge_rows), edges))
-                by_key = recipe.rows(sampled)
+                data = sampled.data
                 wanted = [
-                    np.sort(by_key[key].numpy().astype(dtype))
+                    np.sort(sampled.rows[key].numpy().astype(dtype))
                     for key, dtype in zip(found.tables, found._dtypes, strict=True)
                 ]
-                seeds = piece.seeds
-                record["seeds"] = sum(map(len, seeds.values())) if isinstance(seeds, dict) else len(seeds.src)
+                record["seeds"] = piece.num_seeds
                 record["padding"] = piece.padding
                 record["sample_bytes"], record["sample_hash"] = len(data), xxhash.xxh3_64_intdigest(data)
                 record["sample_offset"] = samples.append(data)
@@ -200,12 +196,12 @@ def sample_epochs(
     return found
 
 
-def _pieces(recipe: Recipe, epochs: int, first: int, total: int) -> Iterator[tuple[int, Any]]:
-    per_epoch = recipe.batches_in_epoch()
+def _pieces(recipe: Packable, epochs: int, first: int, total: int) -> Iterator[tuple[int, Any]]:
+    per_epoch = count_batches(recipe)
     number = first
     while number < total:
         epoch, begin = divmod(number, per_epoch)
-        for piece in recipe.pieces(epoch, begin):
+        for piece in iter_pieces(recipe, epoch, begin):
             yield epoch, piece
             number += 1
             if number == total:

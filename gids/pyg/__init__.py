@@ -16,6 +16,7 @@ except ImportError as error:
 from gids.pyg.hops import HopSampler, Neighborhood
 from gids.pyg.infer import ConvLayer
 from gids.pyg.loader import LinkNeighborLoader, NeighborLoader
+from gids.pyg.pack import pack
 from gids.pyg.sampler import NeighborSampler
 from gids.pyg.stores import FeatureStore, GraphStore
 
@@ -28,4 +29,5 @@ __all__ = [
     "NeighborLoader",
     "NeighborSampler",
     "Neighborhood",
+    "pack",
 ]

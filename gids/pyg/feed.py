@@ -4,46 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch_geometric.data import Data, HeteroData
-from torch_geometric.data.storage import BaseStorage
 
 from gids._native import ThreadPool, piece_bytes
 from gids.dataset import Dataset
-from gids.loader.feed import COUNTED_EPOCH, SeedsOfEpoch, count_nodes, load_labels, measured_sample
+from gids.loader.feed import COUNTED_EPOCH, SeedsOfEpoch, count_nodes, measured_sample
 from gids.loader.graph import open_topology
+from gids.pyg.builder import DataBuilder, SampledHops, WantedRows, is_hetero
 from gids.pyg.hops import HistoryHops, HopSampler, Neighborhood
 from gids.pyg.sampler import from_output, hetero_output, output
 from gids.pyg.seeds import Inputs, Start
-from gids.pyg.stores import attribute_name
 from gids.runtime.backend import Backend
 from gids.runtime.batch import tensor_sizes
 from gids.runtime.options import RuntimeOptions
 from gids.runtime.ranking import Ranker, Scores
 from gids.runtime.work import Fetched, Work
-from gids.sampling import EdgeType, SampleKey, SeedBatch, SeedOrder
+from gids.sampling import SampleKey, SeedBatch, SeedOrder, Topology
 from gids.sampling.history import seeds_of_orders
 from gids.sampling.lists import ListMemory
 from gids.table import RowTable
 from gids.tiers import HotRows
 from gids.types import TableKey
-
-#: PyG's name for edge features.
-EDGE_ATTR = "edge_attr"
-
-
-@dataclass(frozen=True)
-class _Sampled:
-    """A sampled batch: where it began, its neighbourhood, and of repeated nodes and edges the places among distinct ones."""
-
-    start: Start
-    found: Neighborhood
-    places: dict[str | EdgeType, Tensor]
 
 
 def _as_it_is(rows: Tensor) -> Tensor:
@@ -94,20 +79,12 @@ class PygFeed:
     ):
         self.dataset = dataset
         self._hops, self._inputs, self._profile = hops, inputs, profile
-        self._transform, self._transform_output = transform, transform_sampler_output
+        self._transform_output = transform_sampler_output
         self._options, self._backend, self._pool = options, backend, pool
         self._hetero = is_hetero(dataset)
-        self._node_names: dict[str, dict[str, str]] = {ntype: {} for ntype in dataset.node_types}
-        self._edge_names: dict[EdgeType, list[str]] = {etype: [] for etype in dataset.edge_types}
-        self.tables: dict[TableKey, RowTable] = {}
-        for key in tables:
-            if isinstance(key.type, str):
-                self._node_names[key.type][attribute_name(key.name)] = key.name
-                self.tables[key] = dataset.feature_table(key.type, key.name)
-            else:
-                self._edge_names[key.type].append(key.name)
-                self.tables[key] = dataset.edge_feature_table(key.type, key.name)
-        self._labels = backend.deliver_tensors(load_labels(dataset)) if options.output.labels else {}
+        self._wanted = WantedRows(dataset, tables, hops, transform_sampler_output is not None)
+        self.tables = open_tables(dataset, tables)
+        self._builder = DataBuilder(dataset, self._wanted, backend, options.output.labels, transform)
         self._ranker = Ranker(
             dataset,
             options.memory.host_rank,
@@ -123,7 +100,7 @@ class PygFeed:
     @property
     def standing_bytes(self) -> tuple[int, int]:
         """Memory of the graph, and of the labels."""
-        return self.topology.resident_bytes(), sum(labels.nbytes for labels in self._labels.values())
+        return self.topology.resident_bytes(), self._builder.labels_bytes
 
     @property
     def lists(self) -> ListMemory | None:
@@ -158,89 +135,19 @@ class PygFeed:
     ) -> Work:
         key = SampleKey(self._options.seed, epoch, batch.global_index)
         start = self._inputs.start(batch.nodes, key)
-        found = hops.sample(self.topology, start.nodes, key, self._pool, start.times)
-        if found.batch is not None and start.trees:
-            # Both ends of an edge and of its negatives make one example.
-            found = replace(found, batch={t: trees % start.trees for t, trees in found.batch.items()})
+        found = sample_hops(hops, self.topology, start, key, self._pool)
         if self._transform_output is not None:
             made = self._transform_output(hetero_output(found) if self._hetero else output(found))
             found = from_output(made, found)
-        rows: dict[TableKey, Tensor] = {}
-        places: dict[str | EdgeType, Tensor] = {}
-        for ntype, names in self._node_names.items():
-            nodes = found.node[ntype]
-            if names and found.batch is not None:  # trees have nodes in common
-                nodes, places[ntype] = torch.unique(nodes, return_inverse=True)
-            rows |= {TableKey(ntype, name): nodes for name in names.values()}
-        for etype, edge_names in self._edge_names.items():
-            if not edge_names:
-                continue
-            edges = found.edge[etype]
-            repeated = self._hops.replace or self._hops.disjoint or self._transform_output is not None
-            repeated = repeated or self._hops.subgraph == "bidirectional"
-            if repeated:
-                edges, places[etype] = torch.unique(edges, return_inverse=True)
-            rows |= {TableKey(etype, name): edges for name in edge_names}
-        sampled = _Sampled(start, found, places)
+        rows, places = self._wanted.of(found)
+        sampled = SampledHops(start, found, places)
         size_bytes = sum(piece_bytes(size) for size in tensor_sizes((sampled.found, places, dict(rows))))
         inputs = sum(map(len, found.node.values()))
         return Work(sampled, {key: place(ids) for key, ids in rows.items()}, size_bytes, num_inputs=inputs)
 
     def finish(self, fetched: Fetched) -> Any:
         """Put neighbourhood, rows and labels together as PyG has them."""
-        sampled: _Sampled = self._backend.deliver_tensors(fetched.work.payload)
-        found, rows = sampled.found, dict(fetched.rows)
-        for key in rows:
-            if key.type in sampled.places:
-                rows[key] = rows[key][sampled.places[key.type]]
-        data = self._hetero_data(found, rows) if self._hetero else self._data(found, rows)
-        for type_, attributes in sampled.start.attributes.items():
-            store = data[type_] if self._hetero else data
-            for name, value in attributes.items():
-                setattr(store, name, value)
-        if found.history is not None:
-            data.history = found.history
-        return data if self._transform is None else self._transform(data)
-
-    def _data(self, found: Neighborhood, rows: Mapping[Any, Tensor]) -> Data:
-        (ntype,), (etype,) = found.node, found.row
-        data = Data(edge_index=torch.stack([found.row[etype], found.col[etype]]))
-        self._fill(data, ntype, found, rows)
-        self._fill_edges(data, etype, found, rows)
-        data.num_sampled_nodes = None if found.num_sampled_nodes is None else found.num_sampled_nodes[ntype]
-        data.num_sampled_edges = None if found.num_sampled_edges is None else found.num_sampled_edges[etype]
-        return data
-
-    def _hetero_data(self, found: Neighborhood, rows: Mapping[Any, Tensor]) -> HeteroData:
-        data = HeteroData()
-        for ntype in found.node:
-            self._fill(data[ntype], ntype, found, rows)
-        for etype in found.row:
-            data[etype].edge_index = torch.stack([found.row[etype], found.col[etype]])
-            self._fill_edges(data[etype], etype, found, rows)
-        if found.num_sampled_nodes is not None:
-            data.set_value_dict("num_sampled_nodes", found.num_sampled_nodes)
-        if found.num_sampled_edges is not None:
-            data.set_value_dict("num_sampled_edges", found.num_sampled_edges)
-        return data
-
-    def _fill(self, store: BaseStorage | Data, ntype: str, found: Neighborhood, rows: Mapping[Any, Tensor]) -> None:
-        store.n_id = found.node[ntype]
-        store.num_nodes = len(found.node[ntype])
-        if found.batch is not None:
-            store.batch = found.batch[ntype]
-        for attribute, name in self._node_names[ntype].items():
-            store[attribute] = rows[ntype, name]
-        if ntype in self._labels:
-            store.y = self._labels[ntype][found.node[ntype]]
-
-    def _fill_edges(
-        self, store: BaseStorage | Data, etype: EdgeType, found: Neighborhood, rows: Mapping[Any, Tensor]
-    ) -> None:
-        if etype in found.edge:
-            store.e_id = found.edge[etype]
-        for name in self._edge_names[etype]:
-            store[EDGE_ATTR if name == "feat" else name] = rows[etype, name]
+        return self._builder.build(fetched)
 
     def is_ranked(self, key: TableKey) -> bool:
         """Whether the rows of a table have scores."""
@@ -255,7 +162,7 @@ class PygFeed:
         order = self._profile.for_epoch(COUNTED_EPOCH)
 
         def nodes(index: int) -> Mapping[str, Tensor]:
-            sampled: _Sampled = self._sample(order[index], COUNTED_EPOCH, self._profiler).payload
+            sampled: SampledHops = self._sample(order[index], COUNTED_EPOCH, self._profiler).payload
             return sampled.found.node
 
         return count_nodes(self.dataset, map(nodes, range(len(order))))
@@ -301,6 +208,22 @@ def followed_hops(hops: HopSampler, inputs: Inputs, order_of: Callable[[int], Se
     return hops.following(seeds_of, order_of(0).world_size)
 
 
-def is_hetero(dataset: Dataset) -> bool:
-    """Whether mini-batches are HeteroData: there are several types of nodes or edges."""
-    return len(dataset.node_types) > 1 or len(dataset.edge_types) > 1
+def sample_hops(
+    hops: HopSampler, topology: Topology, start: Start, key: SampleKey, pool: ThreadPool | None
+) -> Neighborhood:
+    """Return the neighbourhood of one batch."""
+    found = hops.sample(topology, start.nodes, key, pool, start.times)
+    if found.batch is not None and start.trees:
+        # Both ends of an edge and of its negatives make one example.
+        found = replace(found, batch={t: trees % start.trees for t, trees in found.batch.items()})
+    return found
+
+
+def open_tables(dataset: Dataset, tables: list[TableKey]) -> dict[TableKey, RowTable]:
+    """Return the tables of these names."""
+    return {
+        key: dataset.feature_table(key.type, key.name)
+        if isinstance(key.type, str)
+        else dataset.edge_feature_table(key.type, key.name)
+        for key in tables
+    }

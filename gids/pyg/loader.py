@@ -14,14 +14,18 @@ from torch_geometric.sampler.base import NumNeighbors as PygNumNeighbors
 
 from gids._native import ThreadPool
 from gids.dataset import Dataset
+from gids.dataset.packed import Packed
 from gids.errors import ConfigError
 from gids.loader.epochs import EpochLoader, describe_arrangement, describe_ids
 from gids.loader.feed import SeedsOfEpoch
 from gids.loader.graph import Features, Seeds, arrangement_of, as_dataset, feature_tables, on_host
 from gids.loader.history import choose_candidates, make_history
+from gids.loader.packed import PackedFeed, PackedPiece, as_packed, check_identity, open_packed_options, stored_epoch
+from gids.pyg.builder import DataBuilder, WantedRows
 from gids.pyg.feed import PygFeed, every_table, followed_hops
 from gids.pyg.hops import ByTime, HistoryHops, HopSampler, NumNeighbors, Subgraph, reverse_type
 from gids.pyg.keywords import TorchKeywords, refuse, subgraph_of
+from gids.pyg.packed import StoredHops
 from gids.pyg.seeds import Inputs, LinkInputs, NodeInputs, resolve_edges
 from gids.pyg.stores import FeatureStore
 from gids.runtime.backend import Backend
@@ -58,6 +62,8 @@ class HopLoader(EpochLoader[Any]):
         See :class:`NeighborLoader`.
     order : OrderOptions, optional
         Which part of the seeds is ours, by default all of them, and which of them meet in a batch.
+    packed : Packed or path-like, optional
+        See :class:`NeighborLoader`.
     options : RuntimeOptions
         Everything else.
     """
@@ -76,12 +82,14 @@ class HopLoader(EpochLoader[Any]):
         transform: Callable[[Any], Any] | None,
         transform_sampler_output: Callable[[Any], Any] | None,
         order: OrderOptions | None,
+        packed: Packed | str | os.PathLike[str] | None,
         options: RuntimeOptions,
     ):
+        self.packed = None if packed is None else as_packed(packed)
         self.dataset, self.transform = dataset, transform
-        self._inputs, self._hops = inputs, hops
+        self.inputs, self.hops = inputs, hops
         self._transform_sampler_output = transform_sampler_output
-        self._tables = _tables(dataset, features, hops.subgraph)
+        self.tables = _tables(dataset, features, hops.subgraph)
         # PyG's scripts cut the seeds for every rank themselves: nothing is shared out unless that is asked for.
         rank, world_size = (0, 1) if order is None else order.resolved()
         uneven = "pad" if order is None else order.uneven
@@ -98,16 +106,85 @@ class HopLoader(EpochLoader[Any]):
         self._arrangement = arrangement_of(dataset, order, inputs.origins)
         self.options = options
         self._begin()
+        if self.packed is not None:
+            self._check_packed(self.packed)
+            self.options = open_packed_options(self.packed, options, dataset)
         history = options.memory.history
         if history is not None:
             settings: dict[str, Any] = self._order | {"rank": 0, "world_size": 1}
             nodes = SeedOrder(inputs.nodes, arrangement=self._arrangement, **settings)
             history = self._with_nodes(history, dataset, inputs.nodes, hops.by_hop[::-1], nodes)
             candidates = choose_candidates(dataset, history, inputs.nodes, hops.by_hop[0])
-            self._hops = HistoryHops(hops, candidates, history.max_age)
+            self.hops = HistoryHops(hops, candidates, history.max_age)
             self.history = make_history(candidates, history, options)
             self.options = replaced(options, embeddings_bytes=self.history.bytes)
         self._open()
+
+    def check_packable(self) -> None:
+        """Refuse what makes batches more than a function of the graph, the seeds and their number."""
+        if self.options.memory.history is not None:
+            raise ConfigError("history must be None with packed epochs: what it leaves out depends on training")
+        if self._transform_sampler_output is not None:
+            raise ConfigError("transform_sampler_output must be None with packed epochs: transform may be given")
+
+    def _check_packed(self, packed: Packed) -> None:
+        """Refuse packed epochs that are not what the other arguments ask for."""
+        self.check_packable()
+        if packed.beyond != "error":
+            raise ConfigError("packed must end with its last epoch: only gids.Loader goes on online")
+        identity = self.packed_identity()
+        check_identity(packed, self.dataset, identity, identity["door"])
+        if set(packed.tables) != set(self.tables):
+            raise ConfigError(
+                f"features must be {list(map(str, packed.tables))}, as they were packed (got {list(map(str, self.tables))})"
+            )
+
+    def packed_identity(self) -> dict[str, Any]:
+        """Return what decides the batches of all ranks, and which loader makes them."""
+        found = {name: value for name, value in self._order_identity().items() if name != "rank"}
+        return found | {"door": f"gids.pyg.{type(self).__name__}"}
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next ``iter()``; ends one that runs.
+
+        Parameters
+        ----------
+        epoch : int
+            Its number, from 0; one that was not packed is refused.
+        """
+        if self.packed is not None:
+            stored_epoch(self.packed, epoch)
+        super().set_epoch(epoch)
+
+    def pause(self, reason: str) -> None:
+        """End a running epoch and give files, threads and memory back until the next one begins.
+
+        Parameters
+        ----------
+        reason : str
+            What an iteration that runs is told.
+        """
+        self._end_active(reason)
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            runtime.close()
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that share the seeds."""
+        return int(self._order["world_size"])
+
+    def order(self, epoch: int, rank: int | None = None) -> SeedOrder:
+        """Return the seeds of every batch of an epoch, as positions among the inputs.
+
+        Parameters
+        ----------
+        epoch : int
+            Its number.
+        rank : int, optional
+            Whose part; by default ours.
+        """
+        return self._batches(epoch, **({} if rank is None else {"rank": rank}))
 
     def __len__(self) -> int:
         """Batches of an epoch on this rank."""
@@ -116,14 +193,20 @@ class HopLoader(EpochLoader[Any]):
     def _batches(self, epoch: int, **changed: int) -> SeedOrder:
         # Positions among the seeds are what is shuffled: a batch says in input_id which of them it holds.
         settings: dict[str, Any] = self._order | changed
-        return SeedOrder(self._inputs.positions, epoch=epoch, arrangement=self._arrangement, **settings)
+        return SeedOrder(self.inputs.positions, epoch=epoch, arrangement=self._arrangement, **settings)
 
-    def _make_feed(self, backend: Backend, pool: ThreadPool) -> PygFeed:
+    def _make_feed(self, backend: Backend, pool: ThreadPool) -> PygFeed | PackedFeed:
+        if self.packed is not None:
+            wanted = WantedRows(self.dataset, self.tables, self.hops, is_changed=False)
+            builder = DataBuilder(self.dataset, wanted, backend, self.options.output.labels, self.transform)
+            stored = StoredHops(self.inputs, self.order, builder, self.options.seed)
+            rank = int(self._order["rank"])
+            return PackedFeed(self.packed, stored, backend, rank, self.world_size)
         return PygFeed(
             self.dataset,
-            self._hops,
-            self._inputs,
-            tables=self._tables,
+            self.hops,
+            self.inputs,
+            tables=self.tables,
             profile=self._batches(0, rank=0, world_size=1),
             transform=self.transform,
             transform_sampler_output=self._transform_sampler_output,
@@ -132,21 +215,26 @@ class HopLoader(EpochLoader[Any]):
             pool=pool,
         )
 
-    def _pieces(self, indices: Sequence[int]) -> Iterator[SeedsOfEpoch]:
+    def _pieces(self, indices: Sequence[int]) -> Iterator[SeedsOfEpoch] | Iterator[PackedPiece]:
+        if self.packed is not None:
+            feed, stored = self._open().feed, stored_epoch(self.packed, self._epoch)
+            assert isinstance(feed, PackedFeed)
+            assert stored is not None
+            return feed.pieces(self._epoch, stored, indices)
         order, epoch = self._batches(self._epoch), self._epoch
-        hops = followed_hops(self._hops, self._inputs, self._batches, self.options.seed)
+        hops = followed_hops(self.hops, self.inputs, self._batches, self.options.seed)
         return (SeedsOfEpoch(order[index], epoch, hops) for index in indices)
 
     def _order_identity(self) -> dict[str, Any]:
-        hops = f"{self._hops.by_hop}, replace={self._hops.replace}, weights={self._hops.weights}"
-        hops += f", {self._hops.identity}" if isinstance(self._hops, HistoryHops) else ""
-        trees = f"disjoint={self._hops.disjoint}, {self._hops.times}, {self._hops.subgraph}"
+        hops = f"{self.hops.by_hop}, replace={self.hops.replace}, weights={self.hops.weights}"
+        hops += f", {self.hops.identity}" if isinstance(self.hops, HistoryHops) else ""
+        trees = f"disjoint={self.hops.disjoint}, {self.hops.times}, {self.hops.subgraph}"
         made_by = {"seeds": self._describe_inputs(), "num_neighbors": hops, "trees": trees}
         return {"dataset": self.dataset.id} | made_by | self._order | describe_arrangement(self._arrangement)
 
     def _describe_inputs(self) -> Any:
-        times = {} if self._inputs.times is None else {"times": self._inputs.times}
-        return describe_ids({**self._inputs.nodes, **times})
+        times = {} if self.inputs.times is None else {"times": self.inputs.times}
+        return describe_ids({**self.inputs.nodes, **times})
 
     @property
     def notes(self) -> dict[str, str]:
@@ -229,6 +317,8 @@ class NeighborLoader(HopLoader):
         What a delivered batch is.
     shards : Shards, optional
         Feature tables are split over the nodes of a job (:class:`gids.Shards`): rows of other nodes come by the network.
+    packed : Packed or path-like, optional
+        What :func:`gids.pyg.pack` has made of a loader with these arguments: nothing is sampled, rows are read in order.
     spill : SpillOptions, int or str, optional
         Disk space, e.g. ``"64GiB"``, through which rows may go where that costs less, as in :class:`gids.Loader`.
     **keywords
@@ -269,6 +359,7 @@ class NeighborLoader(HopLoader):
         storage: StorageOptions | str | None = None,
         output: OutputOptions | None = None,
         shards: Sharding | None = None,
+        packed: Packed | str | os.PathLike[str] | None = None,
         spill: SpillOptions | int | str | None = None,
         **keywords: Any,
     ):
@@ -297,6 +388,7 @@ class NeighborLoader(HopLoader):
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             order=order,
+            packed=packed,
             options=_options(budget, device, memory, given, storage, shards, seed, spill),
         )
 
@@ -329,7 +421,7 @@ class LinkNeighborLoader(HopLoader):
         See :class:`NeighborLoader`.
     batch_size, shuffle, drop_last, features, seed
         See :class:`NeighborLoader`; ``batch_size`` counts edges without their negatives.
-    budget, device, order, memory, pipeline, storage, output, shards, spill
+    budget, device, order, memory, pipeline, storage, output, shards, packed, spill
         See :class:`NeighborLoader`.
     **keywords
         See :class:`NeighborLoader`.
@@ -370,6 +462,7 @@ class LinkNeighborLoader(HopLoader):
         storage: StorageOptions | str | None = None,
         output: OutputOptions | None = None,
         shards: Sharding | None = None,
+        packed: Packed | str | os.PathLike[str] | None = None,
         spill: SpillOptions | int | str | None = None,
         **keywords: Any,
     ):
@@ -425,6 +518,7 @@ class LinkNeighborLoader(HopLoader):
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             order=order,
+            packed=packed,
             options=_options(budget, device, memory, given, storage, shards, seed, spill),
         )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,8 +41,8 @@ class StoredSample:
     edge_places: dict[EdgeType, list[Tensor]] = field(default_factory=dict)
 
 
-class _Arrays:
-    """Collects arrays and numbers them."""
+class ArrayWriter:
+    """Collects arrays and numbers them; a document in JSON says by their numbers what each is."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
@@ -49,6 +50,7 @@ class _Arrays:
         self._offset = 0
 
     def add(self, tensor: Tensor) -> int:
+        """Take an array; return its number."""
         array = tensor.contiguous().numpy()
         narrow = _NARROW.get(array.dtype)
         stored = array
@@ -61,7 +63,56 @@ class _Arrays:
         return len(self.heads) - 1
 
     def add_by(self, tensors: Mapping[Any, Tensor] | None) -> list[Any] | None:
+        """Take arrays by name; return names and numbers."""
         return None if tensors is None else [[key, self.add(tensor)] for key, tensor in tensors.items()]
+
+    def data(self, document: Mapping[str, Any]) -> bytes:
+        """Return the bytes of the document and of all arrays."""
+        head = json.dumps({**document, "arrays": self.heads}, separators=(",", ":")).encode()
+        head += b" " * (-len(head) % _ALIGN)
+        return b"".join([np.int64(len(head)).tobytes(), head, *self.parts])
+
+
+class ArrayReader:
+    """Reads what :class:`ArrayWriter` wrote; every tensor has memory of its own.
+
+    Parameters
+    ----------
+    data : bytes-like
+        All of it.
+    """
+
+    def __init__(self, data: bytes | bytearray | memoryview):
+        view = memoryview(data)
+        length = int(np.frombuffer(view[:8], np.int64)[0])
+        self.document: dict[str, Any] = json.loads(bytes(view[8 : 8 + length]))
+        self._body = view[8 + length :]
+
+    def array(self, number: int) -> Tensor:
+        """Return an array by its number."""
+        dtype, stored, shape, offset = self.document["arrays"][number]
+        count = int(np.prod(shape, dtype=np.int64))
+        found = np.frombuffer(self._body, np.dtype(stored), count, offset).reshape(shape)
+        return torch.from_numpy(found.astype(np.dtype(dtype)))  # a copy: the buffer may be read-only
+
+    def by(self, entries: list[Any] | None, key: Callable[[Any], Any]) -> Any:
+        """Return arrays by name; ``key`` makes a name of what JSON has."""
+        return None if entries is None else {key(name): self.array(number) for name, number in entries}
+
+
+def edge_type(name: list[str]) -> EdgeType:
+    """Return the edge type that JSON has as a list."""
+    source, relation, destination = name
+    return (source, relation, destination)
+
+
+@contextmanager
+def damage_in_sample() -> Iterator[None]:
+    """Say of whatever goes wrong with the body's bytes that a stored sample is damaged."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise DatasetError(f"a stored sample is damaged: {type(error).__name__}: {error}") from error
 
 
 def _fits(array: NDArray[Any], narrow: np.dtype[Any]) -> bool:
@@ -71,7 +122,7 @@ def _fits(array: NDArray[Any], narrow: np.dtype[Any]) -> bool:
 
 def encode(stored: StoredSample) -> bytes:
     """Return the bytes of a batch."""
-    arrays, sample = _Arrays(), stored.sample
+    arrays, sample = ArrayWriter(), stored.sample
     document = {
         "seeds": arrays.add_by(sample.seeds),
         "input_nodes": arrays.add_by(sample.input_nodes),
@@ -91,39 +142,18 @@ def encode(stored: StoredSample) -> bytes:
         ],
         "edge_rows": arrays.add_by(stored.edge_rows),
         "edge_places": [[key, [arrays.add(part) for part in parts]] for key, parts in stored.edge_places.items()],
-        "arrays": arrays.heads,
     }
-    head = json.dumps(document, separators=(",", ":")).encode()
-    head += b" " * (-len(head) % _ALIGN)
-    return b"".join([np.int64(len(head)).tobytes(), head, *arrays.parts])
+    return arrays.data(document)
 
 
 def decode(data: bytes | bytearray | memoryview) -> StoredSample:
     """Return the batch that :func:`encode` wrote; every tensor has memory of its own."""
-    try:
-        return _decode(memoryview(data))
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise DatasetError(f"a stored sample is damaged: {type(error).__name__}: {error}") from error
+    with damage_in_sample():
+        return _decode(ArrayReader(data))
 
 
-def _decode(data: memoryview) -> StoredSample:
-    length = int(np.frombuffer(data[:8], np.int64)[0])
-    document = json.loads(bytes(data[8 : 8 + length]))
-    body = data[8 + length :]
-
-    def array(number: int) -> Tensor:
-        dtype, stored, shape, offset = document["arrays"][number]
-        count = int(np.prod(shape, dtype=np.int64))
-        found = np.frombuffer(body, np.dtype(stored), count, offset).reshape(shape)
-        return torch.from_numpy(found.astype(np.dtype(dtype)))  # a copy: the buffer may be read-only
-
-    def by(entries: list[Any] | None, key: Callable[[Any], Any]) -> Any:
-        return None if entries is None else {key(name): array(number) for name, number in entries}
-
-    def etype(name: list[str]) -> EdgeType:
-        source, relation, destination = name
-        return (source, relation, destination)
-
+def _decode(arrays: ArrayReader) -> StoredSample:
+    document, array, by, etype = arrays.document, arrays.array, arrays.by, edge_type
     blocks = [
         Block(
             entry["num_src"],

@@ -8,6 +8,7 @@ import pytest
 import gids
 from gids import generate
 from gids.cli import main
+from gids.storage import write_probe
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +71,28 @@ def test_the_papers_setting_fits_a_device_of_40_gb(capsys):
     printed = printed_division(capsys, *described, "--budget", "64GiB", "--device-memory", "40GB")
     assert printed["allotment"]["cache"] == pytest.approx(8 << 30, rel=0.01)
     assert printed["allotment"]["budget"] <= 40_000_000_000
+
+
+def test_rows_that_are_spilled(path, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(write_probe, "WRITTEN_BYTES", 4 << 20)
+    asked = arguments(path, "4MiB", "--spill", "100MiB", "--spill-dir", str(tmp_path), "--spill-batches", "5")
+    printed = printed_division(capsys, *asked)
+    spill = gids.SpillOptions("100MiB", tmp_path, batches=5)
+    with gids.Loader(path, "train", fanouts=[4, 4], batch_size=50, budget="4MiB", spill=spill) as loader:
+        loader.prepare()
+        division = loader.division.as_dict()
+    for measured in (printed, division):  # the disk is probed by each
+        measured["spill"].pop("seconds")
+        measured.pop("seconds")
+        measured.pop("reasons")
+    assert printed == json.loads(json.dumps(division))
+    assert printed["spill"]["batches"] == 5
+    assert printed["spill"]["disk_bytes"] == 100 << 20
+    assert main(asked) == 0
+    assert "rows are spilled: " in capsys.readouterr().out
+    assert main(arguments(path, "4MiB", "--spill", "100MiB", "--spill-dir", str(tmp_path))) == 0
+    assert "rows are not spilled: " in capsys.readouterr().out
+    assert main(arguments(path, "4MiB", "--spill-batches", "5")) == 1
+    assert "spill must be given with --spill-dir and --spill-batches" in capsys.readouterr().err
+    assert main(["budget", "--rows", "1M", "--dim", "16", "--batch-rows", "1k", "--spill", "1GiB"]) == 1
+    assert "spill needs a dataset" in capsys.readouterr().err

@@ -15,6 +15,7 @@ from gids.dataset.packed import BATCH, INDEX, POSITIONS, SAMPLES
 from gids.errors import ConfigError, DatasetError
 from gids.pack import materialise, sampled
 from gids.pack.recipe import Recipe
+from gids.sampling import SampleKey
 from gids.sampling.stored import StoredSample, decode, encode
 
 from .conftest import equal, tensors
@@ -188,7 +189,8 @@ def test_stored_samples_are_the_same_bit_for_bit(papers):
     recipe = Recipe(papers, "train", sampler=gids.LadiesSampler([20, 20]), batch_size=40)
     from gids._native import ThreadPool
 
-    sample = recipe.sample(recipe.open_topology(), 0, recipe.order(0)[0], ThreadPool(1)).sample
+    key, seeds = SampleKey(recipe.options.seed), recipe.order(0)[0].seeds
+    sample = recipe.sampler.sample(recipe.open_topology(), seeds, key, ThreadPool(1))
     again = decode(encode(StoredSample(sample)))
     assert all(torch.equal(a, b) for a, b in zip(tensors(sample), tensors(again.sample), strict=True))
     with pytest.raises(DatasetError, match="a stored sample is damaged"):
