@@ -111,6 +111,21 @@ nb::tuple sample_now(BoundTopology& self, const SampleFunction& function, const 
     return hand_over(std::move(result), function.edge_ids, function.weights);
 }
 
+// One hop, on the caller's thread, which may share the work.
+nb::tuple expand_now(BoundTopology& self, std::vector<int64_t> fanouts, bool replace, bool weighted, uint64_t seed,
+                     uint32_t epoch, uint64_t batch, const std::vector<ConstVector<int64_t>>& nodes,
+                     const std::vector<ConstVector<int64_t>>& places, ThreadPool* pool) {
+    const HopOptions options{std::move(fanouts), replace, weighted};
+    const Seeds known = spans(nodes);
+    const Seeds expanded = spans(places);
+    Sampled result;
+    {
+        const nb::gil_scoped_release nogil;
+        result = expand_nodes(self.topology, options, {seed, epoch, batch}, known, expanded, pool);
+    }
+    return hand_over(std::move(result), true, false);
+}
+
 SampleFunction by_fanouts(NeighborOptions options, decltype(sample_neighbors)* sample) {
     const bool ids = options.edge_ids, weights = options.labor && options.labor->importance > 0;
     return {[options = std::move(options), sample](Topology& topology, const SampleRequest& request, ThreadPool* pool) {
@@ -265,6 +280,11 @@ void bind_sampling(nb::module_& m) {
              "pool"_a.none(),
              nb::sig("def sample(self, function: SampleFunction, " GIDS_REQUEST
                      ", pool: ThreadPool | None) -> " GIDS_SAMPLED))
+        .def("expand", &expand_now, "fanouts"_a, "replace"_a, "weighted"_a, "seed"_a, "epoch"_a, "batch"_a, "nodes"_a,
+             "places"_a, "pool"_a.none(),
+             nb::sig("def expand(self, fanouts: Sequence[int], replace: bool, weighted: bool, seed: int, epoch: int, "
+                     "batch: int, nodes: Sequence[" GIDS_IDS "], places: Sequence[" GIDS_IDS
+                     "], pool: ThreadPool | None) -> " GIDS_SAMPLED))
         .def_prop_ro("table_bytes", [](const BoundTopology& self) { return self.topology.tables.bytes(); });
     bind_service(m);
     m.def(

@@ -3,14 +3,16 @@
 #include "sampling/neighbor.hpp"
 
 #include <algorithm>
+#include <string>
 
+#include "errors.hpp"
 #include "sampling/labor.hpp"
 #include "sampling/pipeline.hpp"
 
 namespace gids {
 namespace {
 
-constexpr int64_t kListsAhead = 6;    // destinations between prefetch and use of a list that is looked at whole
+constexpr int64_t kListsAhead = 4;    // destinations between prefetch and use of a list that is looked at whole
 constexpr int64_t kNodesBehind = 16;  // destinations between choosing an edge and reading its source
 
 // Chooses the edges of destinations [begin, end) and gathers their sources a little later. positions and out begin at
@@ -35,8 +37,24 @@ void choose_and_gather(const Chooser& chooser, const Index* indices, int64_t beg
     gather_until(indptr[end] - origin);
 }
 
+// Nodes whose edges are drawn: the first of a set, which may move while others are added to it, or a list of their own.
+class Destinations {
+public:
+    Destinations(const NodeSet& set, int64_t count) : set_(&set), count_(count) {}
+    explicit Destinations(const Array<int64_t>& list) : list_(list.data()), count_(list.size()) {}
+
+    const int64_t* nodes() const { return set_ != nullptr ? set_->nodes() : list_; }
+    int64_t count() const { return count_; }
+
+private:
+    const NodeSet* set_ = nullptr;
+    const int64_t* list_ = nullptr;
+    int64_t count_;
+};
+
 BlockPart sample_in_memory(const Topology& topology, const Relation& relation, const Draw& draw, bool edge_ids,
-                           const NodeSet& destinations, int64_t num_dst, NodeSet& sources, ThreadPool* pool) {
+                           const Destinations& destinations, NodeSet& sources, ThreadPool* pool) {
+    const int64_t num_dst = destinations.count();
     BlockPart part{Array<int64_t>(num_dst + 1), {}, {}, {}};
     const Frontier frontier = count_edges(relation, destinations.nodes(), num_dst, draw, pool, part.indptr.data());
     const int64_t num_edges = part.indptr[num_dst];
@@ -71,14 +89,22 @@ BlockPart sample_in_memory(const Topology& topology, const Relation& relation, c
 }
 
 BlockPart sample_listed(const Topology& topology, const Relation& relation, const Draw& draw, bool edge_ids,
-                        const ExcludedEdges& excluded, const NodeSet& destinations, int64_t num_dst, NodeSet& sources,
+                        const ExcludedEdges& excluded, const Destinations& destinations, NodeSet& sources,
                         ThreadPool* pool) {
-    EdgeList edges = find_edges(topology, relation, destinations.nodes(), num_dst, draw, edge_ids, pool);
+    EdgeList edges = find_edges(topology, relation, destinations.nodes(), destinations.count(), draw, edge_ids, pool);
     drop_excluded(excluded, destinations.nodes(), edges);
     sources.expect(edges.num_edges());
     sources.add(edges.src.data(), edges.num_edges());
     if (edge_ids) name_edges(relation, edges.positions.data(), edges.num_edges());
     return {std::move(edges.indptr), std::move(edges.src), std::move(edges.positions), {}};
+}
+
+BlockPart sample_part(const Topology& topology, const Relation& relation, const Draw& draw, bool edge_ids,
+                      const ExcludedEdges& excluded, const Destinations& destinations, NodeSet& sources,
+                      ThreadPool* pool) {
+    const bool fused = relation.in_memory() && excluded.empty() && !(draw.weighted && !relation.weights);
+    return fused ? sample_in_memory(topology, relation, draw, edge_ids, destinations, sources, pool)
+                 : sample_listed(topology, relation, draw, edge_ids, excluded, destinations, sources, pool);
 }
 
 }  // namespace
@@ -122,14 +148,46 @@ Sampled sample_neighbors(Topology& topology, const NeighborOptions& options, con
                                                            block.num_dst[dst], sources, pool));
                 continue;
             }
-            const bool fused = relation.in_memory() && excluded.empty() && !(draw.weighted && !relation.weights);
-            block.parts.push_back(fused ? sample_in_memory(topology, relation, draw, options.edge_ids, sets[dst],
-                                                           block.num_dst[dst], sources, pool)
-                                        : sample_listed(topology, relation, draw, options.edge_ids, excluded, sets[dst],
-                                                        block.num_dst[dst], sources, pool));
+            block.parts.push_back(sample_part(topology, relation, draw, options.edge_ids, excluded,
+                                              Destinations(sets[dst], block.num_dst[dst]), sources, pool));
         }
         block.num_src = sizes(sets);
     }
+    for (NodeSet& set : sets) sample.nodes.push_back(set.take_nodes());
+    return sample;
+}
+
+Sampled expand_nodes(Topology& topology, const HopOptions& options, const SampleKey& key, const Seeds& nodes,
+                     const Seeds& places, ThreadPool* pool) {
+    Sampled sample;
+    std::vector<NodeSet> sets = number_seeds(topology, nodes, sample);
+    std::vector<Array<int64_t>> expanded;
+    SampledBlock block;
+    for (size_t t = 0; t < sets.size(); ++t) {
+        const auto known = static_cast<int64_t>(nodes[t].size());
+        if (sets[t].size() != known)
+            throw ConfigError("nodes of " + topology.node_types[t] + " must be distinct (got " +
+                              std::to_string(known - sets[t].size()) + " of " + std::to_string(known) + " again)");
+        Array<int64_t>& list = expanded.emplace_back(static_cast<int64_t>(places[t].size()));
+        for (int64_t i = 0; i < list.size(); ++i) {
+            const int64_t place = places[t][static_cast<size_t>(i)];
+            if (place < 0 || place >= known)
+                throw ConfigError("places of " + topology.node_types[t] + " must be in [0, " + std::to_string(known) +
+                                  ") (got " + std::to_string(place) + ")");
+            list[i] = nodes[t][static_cast<size_t>(place)];
+        }
+        block.num_dst.push_back(list.size());
+    }
+    for (size_t r = 0; r < topology.relations.size(); ++r) {
+        const Relation& relation = topology.relations[r];
+        const int64_t fanout = options.fanouts[r];
+        const Draw draw{fanout, options.replace && fanout >= 0, options.weighted, key.layer(0, r, Stream::kNeighbors)};
+        const Destinations destinations(expanded[static_cast<size_t>(relation.dst_type)]);
+        block.parts.push_back(sample_part(topology, relation, draw, true, {}, destinations,
+                                          sets[static_cast<size_t>(relation.src_type)], pool));
+    }
+    block.num_src = sizes(sets);
+    sample.blocks.push_back(std::move(block));
     for (NodeSet& set : sets) sample.nodes.push_back(set.take_nodes());
     return sample;
 }

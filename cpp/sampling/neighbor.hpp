@@ -31,6 +31,18 @@ struct NeighborOptions {
 Sampled sample_neighbors(Topology& topology, const NeighborOptions& options, const SampleRequest& request,
                          ThreadPool* pool);
 
+struct HopOptions {
+    std::vector<int64_t> fanouts;  // by relation
+    bool replace = false;
+    bool weighted = false;
+};
+
+// Edges, with their ids, of the nodes at `places` among `nodes`, which are distinct; sources that are not among them
+// are numbered on from them. The block's destinations are those of `places`. No node is meant to be expanded twice:
+// then one key serves all hops.
+Sampled expand_nodes(Topology& topology, const HopOptions& options, const SampleKey& key, const Seeds& nodes,
+                     const Seeds& places, ThreadPool* pool);
+
 // Induced subgraph of everything that neighbour sampling reaches (ShaDow): one block whose sources are its
 // destinations.
 Sampled sample_shadow(Topology& topology, const NeighborOptions& options, const SampleRequest& request,

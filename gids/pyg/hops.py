@@ -136,7 +136,6 @@ class HopSampler:
         self.by_hop, self.replace, self.weights = by_hop, replace, weights
         self.disjoint, self.times = disjoint or times is not None, times
         self._samplers = [self._sampler(fanout, hop) for hop, fanout in enumerate(by_hop)]
-        self._numberer = NeighborSampler([0])
         self.subgraph = subgraph
         self._between = ShadowSampler([0], edge_ids=True)
 
@@ -187,9 +186,7 @@ class HopSampler:
         """
         if self.disjoint:
             return self._sample_trees(topology, seeds, key, pool, times)
-        nodes, _ = self._distinct(topology, seeds, pool)
-        if any(len(nodes[ntype]) != len(ids) for ntype, ids in seeds.items()):
-            raise ConfigError("seeds of a batch must be distinct")
+        nodes = {ntype: seeds.get(ntype, torch.empty(0, dtype=torch.int64)) for ntype in topology.node_types}
         begin = dict.fromkeys(nodes, 0)  # nodes[t][begin[t]:] were found last and are expanded next
         new_nodes = {ntype: [len(ids)] for ntype, ids in nodes.items()}
         rows: dict[EdgeType, list[Tensor]] = {etype: [] for etype in topology.edge_types}
@@ -197,26 +194,23 @@ class HopSampler:
         edges: dict[EdgeType, list[Tensor]] = {etype: [] for etype in topology.edge_types}
         step = None
         for number_of_hop, sampler in enumerate(self._samplers):
+            assert isinstance(sampler, NeighborSampler)
             places = {ntype: torch.arange(begin[ntype], len(ids)) for ntype, ids in nodes.items()}
             if number_of_hop == 1:
                 step = self._left_out(topology, nodes, {ntype: counts[0] for ntype, counts in new_nodes.items()}, key)
                 if step is not None:
                     places = {ntype: step.fresh[ntype][step.fresh[ntype] >= begin[ntype]] for ntype in nodes}
-            frontier = {ntype: ids[places[ntype]] for ntype, ids in nodes.items()}
-            hop = sampler.sample(topology, frontier, key, pool)
+            hop = sampler.expand(topology, nodes, places, key, pool)
             (block,) = hop.blocks
             assert block.edge_ids is not None
-            known = {ntype: len(ids) for ntype, ids in nodes.items()}
-            joined = {ntype: torch.cat([nodes[ntype], hop.input_nodes[ntype]]) for ntype in nodes}
-            nodes, number = self._distinct(topology, joined, pool)
-            for etype in topology.edge_types:
-                source, _, destination = etype
-                rows[etype].append(number[source][known[source] :][block.src[etype]])
-                cols[etype].append(places[destination][block.dst(etype)])
+            for etype, src in block.src.items():
+                counts = block.indptr[etype].diff()
+                rows[etype].append(src)
+                cols[etype].append(torch.repeat_interleave(places[etype[2]], counts, output_size=len(src)))
                 edges[etype].append(block.edge_ids[etype])
+            begin, nodes = {ntype: len(ids) for ntype, ids in nodes.items()}, hop.input_nodes
             for ntype, ids in nodes.items():
-                new_nodes[ntype].append(len(ids) - known[ntype])
-            begin = known
+                new_nodes[ntype].append(len(ids) - begin[ntype])
         _count_visits(topology, new_nodes)
         if self.subgraph == "induced":
             return self._induced(topology, nodes, pool, step)
@@ -301,13 +295,6 @@ class HopSampler:
     ) -> HistoryStep | None:
         """Say which of the seeds' neighbours are not expanded: none, without a history."""
         return None
-
-    def _distinct(
-        self, topology: Topology, ids: Mapping[str, Tensor], pool: ThreadPool | None
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        # A sampler that takes no edge numbers its seeds by first occurrence and does nothing else.
-        sample = self._numberer.sample(topology, ids, SampleKey(), pool)
-        return dict(sample.seeds), dict(sample.seed_rows)
 
 
 def _count_visits(topology: Topology, new_nodes: Mapping[str, list[int]]) -> None:
@@ -407,9 +394,7 @@ class HistoryHops(HopSampler):
         assert seeds_of is not None
 
         def inputs_of(other: SampleKey) -> Mapping[str, Tensor]:
-            seeds, _ = self._distinct(topology, seeds_of(other.epoch, other.batch), None)
-            hop = self._samplers[0].sample(topology, seeds, other)
-            return hop.input_nodes
+            return self._samplers[0].sample(topology, seeds_of(other.epoch, other.batch), other).input_nodes
 
         return self._window.step(key, nodes, num_seeds, inputs_of, whole=True)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
 
 from gids import _native
 from gids.errors import ConfigError
-from gids.sampling.sampler import Fanout, Sampler, check_fanouts, expand_fanouts
+from gids.sampling.sample import Sample, SampleKey
+from gids.sampling.sampler import Fanout, Sampler, build_sample, check_fanouts, expand_fanouts
+from gids.sampling.seeds import as_ids
 from gids.sampling.topology import Topology
 
 
@@ -58,6 +62,40 @@ class NeighborSampler(Sampler):
                 fanouts, self.replace, self.edge_ids, "nothing", False, -1, self.first_hop
             )
         return _native.SampleFunction.neighbor(fanouts, self.replace, self.edge_ids, self.weights, self.first_hop)
+
+    def expand(
+        self,
+        topology: Topology,
+        nodes: Mapping[str, Tensor],
+        places: Mapping[str, Tensor],
+        key: SampleKey,
+        pool: _native.ThreadPool | None = None,
+    ) -> Sample:
+        """Sample one more layer, with edge ids, of some of the nodes that a batch has: PyG's way from hop to hop.
+
+        The sample's ``input_nodes`` are ``nodes`` and then those that are new; the destinations of its block are the nodes
+        at ``places``, not the first ones.
+
+        Parameters
+        ----------
+        topology : Topology
+            The graph.
+        nodes : mapping of str to Tensor[int64]
+            Distinct nodes of every type.
+        places : mapping of str to Tensor[int64]
+            Which of them, of every type, are expanded; none that was before with this key.
+        key : SampleKey
+            Names the batch.
+        pool : ThreadPool, optional
+            Threads to share the work with.
+        """
+        self.check(topology)
+        (fanouts,) = expand_fanouts(self.fanouts, topology)
+        known, chosen = ([as_ids(by_type[ntype]) for ntype in topology.node_types] for by_type in (nodes, places))
+        native = topology.native.expand(
+            fanouts, self.replace, self.weights, key.seed, key.epoch, key.batch, known, chosen, pool
+        )
+        return build_sample(topology, native)
 
 
 class ShadowSampler(NeighborSampler):

@@ -10,7 +10,7 @@ from gids._native import ThreadPool
 from gids.dataset import Dataset
 from gids.errors import ConfigError
 from gids.pyg.hops import HopSampler, Neighborhood
-from gids.sampling import SampleKey, Topology
+from gids.sampling import NeighborSampler, SampleKey, Topology
 
 NODE, EDGE = "_N", ("_N", "_E", "_N")
 
@@ -98,3 +98,27 @@ def test_the_key_decides_and_threads_do_not(heterogeneous: Dataset) -> None:
 
     assert edges(SampleKey(1, 2, 3), None) == edges(SampleKey(1, 2, 3), ThreadPool(3, "test"))
     assert edges(SampleKey(1, 2, 3), None) != edges(SampleKey(1, 2, 4), None)
+
+
+def test_a_hop_expands_the_places_it_is_given() -> None:
+    nodes, places = {NODE: torch.tensor([3, 0, 2])}, {NODE: torch.tensor([2, 1])}
+    hop = NeighborSampler([-1]).expand(chain(), nodes, places, SampleKey())
+    (block,) = hop.blocks
+    assert hop.input_nodes[NODE].tolist() == [3, 0, 2, 1]
+    assert block.indptr[EDGE].tolist() == [0, 1, 3]  # of node 2, then of node 0
+    assert block.src[EDGE].tolist() == [0, 3, 2]
+    assert block.edge_ids is not None
+    assert block.edge_ids[EDGE].tolist() == [3, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "places", "message"),
+    [
+        ([1, 1], [0], "distinct"),
+        ([1, 4], [0], r"in \[0, 4\)"),
+        ([1], [1], r"places of _N must be in \[0, 1\) \(got 1\)"),
+    ],
+)
+def test_a_hop_refuses(nodes: list[int], places: list[int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        NeighborSampler([1]).expand(chain(), {NODE: torch.tensor(nodes)}, {NODE: torch.tensor(places)}, SampleKey())
