@@ -115,6 +115,7 @@ class Arrivals:
         self._device = device
         self._free: list[_Slot] = []  # guarded by _lock
         self._slots: list[_Slot] = []  # guarded by _lock; all of them: streams may post to any
+        self._outgrown: list[StagingBuffer] = []  # guarded by _lock; to free them now would wait for all work
         self._lock = threading.Lock()
 
     def begin(
@@ -144,9 +145,11 @@ class Arrivals:
                 slot = _Slot()
                 self._slots.append(slot)
         if slot.memory is None or slot.memory.count < count:
-            if slot.memory is not None:
-                slot.memory.close()
-            slot.memory = StagingBuffer(self._device, max(2 * count, SLOT_BYTES))
+            larger = StagingBuffer(self._device, max(2 * count, SLOT_BYTES))
+            if slot.memory is not None:  # less than half as large
+                with self._lock:
+                    self._outgrown.append(slot.memory)
+            slot.memory = larger
         return slot
 
     def give(self, slot: _Slot) -> None:
@@ -161,3 +164,5 @@ class Arrivals:
                 if slot.memory is not None:
                     slot.memory.close()
                 slot.memory = None
+            while self._outgrown:
+                self._outgrown.pop().close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -32,6 +32,7 @@ from gids.cuda.sampling import (
 from gids.cuda.sampling.hop import UNCOUNTED_EDGES
 from gids.cuda.session import CudaDevice, CudaSession, DeviceBudget, open_device
 from gids.cuda.store import CudaTableStore
+from gids.cuda.transfer import PAGE_BYTES, Pinned, StagingMemory
 from gids.ledger import Ledger
 from gids.runtime.backend import SampledRows, Sampler, StoreSetup, sample_on_host
 from gids.runtime.batch import map_tensors
@@ -106,6 +107,7 @@ class CudaBackend:
         self._planning = CudaSession(self._device, self.device_budget)
         self._fetching = CudaSession(self._device, self.device_budget, urgent=True)  # training waits for its gathers
         self._target = torch_device(self._fetching)
+        self._staging: StagingMemory | None = None
         self._uncounted_edges = min(UNCOUNTED_EDGES, self.memory.device // UNCOUNTED_SHARE)
         self._sampling_lock = threading.Lock()
         self._pinned: tuple[Topology, PinnedTopology] | None = None  # guarded by _sampling_lock
@@ -201,6 +203,9 @@ class CudaBackend:
         )
         reader, reason = self._open_reader(table, storage, setup)
         try:
+            staging_bytes, pin = setup.staging_bytes, None
+            if not isinstance(reader, DeviceReader):
+                staging_bytes, pin = self._staging_of(setup)
             store = CudaTableStore(
                 table,
                 reader,
@@ -215,7 +220,8 @@ class CudaBackend:
                 dtype=self._options.output.dtype,
                 ledger=self.ledger,
                 seed=self._options.seed,
-                staging_bytes=setup.staging_bytes,
+                staging_bytes=staging_bytes,
+                pin=pin,
             )
         except BaseException:
             reader.close()
@@ -223,6 +229,18 @@ class CudaBackend:
         found = reader.notes if isinstance(reader, DeviceReader) else ""
         self.notes[table.name] = "; ".join(part for part in (reason, found) if part)
         return store
+
+    def _staging_of(self, setup: StoreSetup) -> tuple[int, Callable[[int], Pinned]]:
+        """Return how much staging a table has, and where from.
+
+        Stores are replaced while training goes on, and to free pinned memory would wait for it: all staging is pinned
+        once, and a later division that has more of it for all tables divides what there is.
+        """
+        total = max(self.ledger.account("staging").limit, setup.staging_bytes)
+        if self._staging is None:
+            self._staging = StagingMemory(self._device, total)
+        count = min(setup.staging_bytes, setup.staging_bytes * self._staging.count // total)
+        return max(count // PAGE_BYTES * PAGE_BYTES, 1), self._staging.take
 
     def _open_reader(
         self, table: RowTable, storage: StorageOptions, setup: StoreSetup
@@ -318,6 +336,9 @@ class CudaBackend:
     def close(self) -> None:
         """Release memory and pinning; all stores are closed."""
         with ExitStack() as stack:
+            if self._staging is not None:
+                stack.callback(self._staging.close)
+                self._staging = None
             for session in (self._sampling, self._planning, self._fetching):
                 stack.callback(session.close)
             if self._pinned is not None:

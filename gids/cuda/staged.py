@@ -6,8 +6,10 @@ copy has ended. Groups follow each other without a gap.
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from gids._native import Signal
 from gids.cuda.array import DeviceArray
 from gids.cuda.arrivals import wait_for_post
 from gids.cuda.session import CudaSession
-from gids.cuda.transfer import StagingBuffer
+from gids.cuda.transfer import Pinned, StagingBuffer
 from gids.errors import GidsError
 from gids.storage import PendingRead, RowReader
 from gids.table import RowTable
@@ -121,14 +123,23 @@ class StagedReader:
         The stream of the copies.
     staging_bytes : int
         Pinned memory, for as long as this is open; at least two rows are taken.
+    pin : callable, optional
+        Gives so much pinned memory; by default memory of its own, whose end waits for all work of the device.
     """
 
-    def __init__(self, table: RowTable, reader: RowReader, session: CudaSession, staging_bytes: int):
+    def __init__(
+        self,
+        table: RowTable,
+        reader: RowReader,
+        session: CudaSession,
+        staging_bytes: int,
+        pin: Callable[[int], Pinned] | None = None,
+    ):
         self._table, self._reader, self._session = table, reader, session
         rows = chunk_rows(staging_bytes, table.row_bytes)
         chunks = max(2, staging_bytes // (rows * table.row_bytes))
         self.staging_bytes = chunks * rows * table.row_bytes
-        self._staging = StagingBuffer(session.device, self.staging_bytes)
+        self._staging = (pin or functools.partial(StagingBuffer, session.device))(self.staging_bytes)
         values = torch.from_numpy(self._staging.bytes).view(table.torch_dtype).view(chunks, rows, table.dim)
         self._chunk_rows = rows
         self._free = [_Chunk(values[n], values[n].data_ptr()) for n in range(chunks)]

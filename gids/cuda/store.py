@@ -6,7 +6,7 @@ import queue
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -21,6 +21,7 @@ from gids.cuda.pinned import host_array
 from gids.cuda.planner import CudaPlanner, DeviceBatchPlan, DeviceGroupPlan, PendingGroup
 from gids.cuda.session import CudaSession
 from gids.cuda.staged import StagedRead, StagedReader
+from gids.cuda.transfer import Pinned
 from gids.errors import ConfigError, DeviceError, GidsError
 from gids.ledger import Account, Ledger
 from gids.storage import RowReader
@@ -216,6 +217,8 @@ class CudaTableStore:
         Of device memory.
     staging_bytes : int
         Pinned memory that a :class:`RowReader` reads into.
+    pin : callable, optional
+        Where that comes from; see :class:`StagedReader`.
     """
 
     def __init__(
@@ -235,6 +238,7 @@ class CudaTableStore:
         ledger: Ledger | None = None,
         seed: int = 0,
         staging_bytes: int = STAGING_BYTES,
+        pin: Callable[[int], Pinned] | None = None,
     ):
         ledger = Ledger(0) if ledger is None else ledger
         self.table, self.reader, self.fetch = table, reader, fetch_session
@@ -268,7 +272,7 @@ class CudaTableStore:
         else:
             self._cache = fetch_session.empty(self.planner.capacity * table.row_bytes, np.uint8)
             self.staged_session = CudaSession(fetch_session.device, fetch_session.budget)
-            self.staged = StagedReader(table, reader, self.staged_session, staging_bytes)
+            self.staged = StagedReader(table, reader, self.staged_session, staging_bytes, pin)
         self._bad = fetch_session.empty(1, np.uint32)
         fetch_session.fill(self._bad, 0)
         self._lanes = 32 if table.row_bytes >= 64 else 8

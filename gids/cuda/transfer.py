@@ -6,23 +6,36 @@ import ctypes
 import resource
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gids.cuda.array import DeviceArray
-from gids.cuda.blocks import BlockDevice, block_bytes, wait_for
+from gids.cuda.blocks import BlockDevice, Segment, block_bytes, wait_for
 from gids.errors import DeviceError
 from gids.units import format_bytes
 
 #: Pinned memory that uploads go through, in halves: while one is filled, the copies out of the other end.
 UPLOAD_BYTES = 2 << 20
 ALIGN_BYTES = 64
+#: What pieces of staging begin at multiples of: drives write whole pages to them.
+PAGE_BYTES = 4096
+
+
+class Pinned(Protocol):
+    """Pinned memory, until it is closed."""
+
+    bytes: npt.NDArray[np.uint8]
+
+    def close(self) -> None:
+        """Release the memory; nothing may read or write it any more."""
 
 
 class StagingBuffer:
     """Pinned memory (``cuMemHostAlloc``) that copies and reads land in.
+
+    To free it waits for all work of the device, training too: that is for the end of a run.
 
     Parameters
     ----------
@@ -48,6 +61,11 @@ class StagingBuffer:
         memory = (ctypes.c_uint8 * max(count, 1)).from_address(int(self._pointer))
         self.bytes: npt.NDArray[np.uint8] = np.ctypeslib.as_array(memory)[:count]
 
+    @property
+    def handle(self) -> int:
+        """Where it begins."""
+        return int(self._pointer)
+
     def close(self) -> None:
         """Release the memory; nothing may read or write it any more."""
         from cuda.bindings import driver
@@ -56,6 +74,56 @@ class StagingBuffer:
             with self._device.current():
                 driver.cuMemFreeHost(self._pointer)
             self._pointer = None
+
+
+class StagingMemory:
+    """Pinned memory for the staging of all tables of a run: pinned once, and cut anew for stores that replace others.
+
+    Parameters
+    ----------
+    device : BlockDevice
+        In whose context it is pinned.
+    count : int
+        Bytes, for all tables.
+    """
+
+    def __init__(self, device: BlockDevice, count: int):
+        self._device = device
+        self.count = -(-count // PAGE_BYTES) * PAGE_BYTES
+        self._buffer = StagingBuffer(device, self.count)
+        self._segment = Segment(self._buffer, self.count)  # guarded by _lock
+        self._lock = threading.Lock()
+
+    def take(self, count: int) -> Pinned:
+        """Return a piece; memory of its own where no piece is free that is large enough."""
+        size = -(-count // PAGE_BYTES) * PAGE_BYTES
+        with self._lock:
+            for begin, free in sorted(self._segment.free.items()):
+                if free >= size:
+                    self._segment.cut(begin, size)
+                    return _Piece(self, self._buffer.bytes[begin : begin + count], begin, size)
+        return StagingBuffer(self._device, count)
+
+    def give(self, begin: int, size: int) -> None:
+        """Take a piece back."""
+        with self._lock:
+            self._segment.join(begin, size)
+
+    def close(self) -> None:
+        """Unpin; every piece was given back."""
+        self._buffer.close()
+
+
+class _Piece:
+    def __init__(self, memory: StagingMemory, values: npt.NDArray[np.uint8], begin: int, size: int):
+        self._memory, self._begin, self._size = memory, begin, size
+        self.bytes = values
+
+    def close(self) -> None:
+        """Let another store have it."""
+        size, self._size = self._size, 0
+        if size:
+            self._memory.give(self._begin, size)
 
 
 def memlock_limit() -> int | None:
@@ -109,6 +177,7 @@ class Downloads:
     def __init__(self, device: BlockDevice):
         self._device = device
         self._buffer: StagingBuffer | None = None
+        self._outgrown: list[StagingBuffer] = []  # no larger together than the buffer: to free them waits for all work
         self._lock = threading.RLock()
 
     def copy(
@@ -129,12 +198,16 @@ class Downloads:
 
     def _room(self, count: int) -> StagingBuffer:
         if self._buffer is None or self._buffer.count < count:
-            self.close()
-            self._buffer = StagingBuffer(self._device, max(block_bytes(2 * count), 64 << 10))
+            larger = StagingBuffer(self._device, max(block_bytes(2 * count), 64 << 10))
+            if self._buffer is not None:
+                self._outgrown.append(self._buffer)
+            self._buffer = larger
         return self._buffer
 
     def close(self) -> None:
         """Unpin; no copy is under way."""
-        buffer, self._buffer = self._buffer, None
-        if buffer is not None:
-            buffer.close()
+        if self._buffer is not None:
+            self._outgrown.append(self._buffer)
+            self._buffer = None
+        while self._outgrown:
+            self._outgrown.pop().close()

@@ -1,6 +1,7 @@
 """gids.Loader with device="cuda" gives the batches of the CPU backend, whatever is asked of it."""
 
 import importlib.util
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import gids
 from gids.cuda.session import CudaSession, open_device
 from gids.dataset import DatasetWriter
 from gids.errors import ConfigError
+from gids.runtime.opening import TierOpener
 from gids.sampling import EdgeSeeds, Exclude, LadiesSampler, NeighborSampler, Relation, ShadowSampler, Topology
 from gids.sampling.topology import load_table
 from gids.storage import StorageOptions
@@ -268,17 +270,41 @@ def test_popularity_beyond_the_window(dataset):
 
 def test_training_that_lags_holds_up_neither_storage_nor_the_batches_after_it(dataset, fake):
     """The stream that trains stands still; batches are sampled, read and gathered nevertheless, and freed without it."""
+    with load(dataset, seeds="train", device="cuda", device_budget="48MiB", **OPTIONS) as loader:
+        loader.prepare()  # stores are replaced before, and in the next test
+        check_that_no_batch_waits_for_training(loader, dataset, fake)
+
+
+def test_training_that_lags_does_not_keep_stores_from_being_replaced(dataset, fake, monkeypatch):
+    """They are, with a cache by expected visits and then with a host buffer: what was pinned is freed at the end."""
+    held, replaced, real = threading.Event(), [], TierOpener.replace
+
+    def replace_behind_training(*arguments):
+        assert held.wait(60)
+        replaced.append(real(*arguments))
+        return replaced[-1]
+
+    monkeypatch.setattr(TierOpener, "replace", replace_behind_training)
+    options = OPTIONS | {"cache": 17 * dataset.num_nodes(), "window": 1, "sweep_batches": 1, "host_buffer": "16KiB"}
+    with load(dataset, seeds="train", device="cuda", device_budget="48MiB", **options) as loader:
+        check_that_no_batch_waits_for_training(loader, dataset, fake, held)
+    assert len(replaced) == 2
+
+
+def check_that_no_batch_waits_for_training(loader, dataset, fake, held=None):
+    """Stop the training stream behind the first batch, and finish the epoch; ``held`` is set when it has stopped."""
     fake.copies = False  # what is copied on that stream would wait for it
     stream = torch.cuda.Stream(0)
     try:
-        with (
-            load(dataset, seeds="train", device="cuda", device_budget="48MiB", **OPTIONS) as loader,
-            torch.cuda.stream(stream),
-        ):
+        with torch.cuda.stream(stream):
             batches = iter(loader)
             rows = [next(batches).x.shape[0]]
             release = hold(Held(stream))
+            if held is not None:
+                held.set()
             rows += [batch.x.shape[0] for batch in batches]  # each is dropped while `stream` has not got to it
+            if held is not None:
+                loader.prepare()
             (store,) = loader.stores.values()
             store.fetch.synchronize()  # gathers and their admissions are done
             assert not release.is_set()
@@ -286,8 +312,8 @@ def test_training_that_lags_holds_up_neither_storage_nor_the_batches_after_it(da
             stream.synchronize()
     finally:
         fake.copies = True
-    with load(dataset, seeds="train", budget="256MiB", **OPTIONS) as loader:
-        assert rows == [batch.x.shape[0] for batch in loader]
+    with load(dataset, seeds="train", budget="256MiB", **OPTIONS) as plain:
+        assert rows == [batch.x.shape[0] for batch in plain]
 
 
 class Held:

@@ -355,6 +355,7 @@ def test_the_legacy_default_stream_waits_for_blocking_streams_only(session):
         session.synchronize()
         release = hold(session)  # non-blocking
         assert int(driver.cuStreamSynchronize(0)[0]) == 0  # and so this does not wait
+        assert not release.is_set()
         release.set()
         driver.cuMemsetD8Async(array.pointer, 5, 1, blocking)
         driver.cuMemsetD8Async(array.pointer, 6, 1, 0)
@@ -400,6 +401,20 @@ def test_values_arrive_without_a_wait_of_the_drivers(session):
     assert arrival.wait()[1].tolist() == [9, 9]  # may be asked again
     assert later.wait()[0].tolist() == [4]
     assert session.download_later([]).wait() == []
+
+
+def test_pinned_memory_that_grows_waits_for_no_other_stream(session, live):
+    """What it outgrew is freed with the session: the driver frees pinned memory when all streams have stopped."""
+    before, small, large = live()["pinned"], full(session, 5, 3), full(session, 50_000, 4)
+    assert session.download(small).tolist() == session.download_later([small]).wait()[0].tolist() == [3] * 5
+    second = CudaSession(open_device())
+    release = hold(second)
+    assert (session.download(large) == 4).all()
+    assert (session.download_later([large]).wait()[0] == 4).all()
+    assert not release.is_set()
+    release.set()
+    session.close()
+    assert live()["pinned"] == before
 
 
 def test_gathers_run_at_the_greatest_priority():

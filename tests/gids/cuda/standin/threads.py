@@ -1,6 +1,7 @@
 """Streams that stop until they are told to go on, and threads that have no current context."""
 
 import ctypes
+import gc
 import threading
 
 _kept = []  # queued work may call them after the test has ended
@@ -8,6 +9,7 @@ _kept = []  # queued work may call them after the test has ended
 
 def hold(session):
     """Stop a stream until the returned event is set, as it also is when a minute has passed: nobody set it in time."""
+    gc.collect()  # a session of an earlier test that ended now would free pinned memory, which waits for every stream
     release = threading.Event()
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: release.wait(60) or release.set())
     _kept.append(call)
