@@ -27,10 +27,10 @@ Rows = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A batch: input nodes, their rows, what a model of the same framework walks along, and the seeds."""
+    """A batch: input nodes, their rows (by node type where there are several), what a model walks along, and the seeds."""
 
     nodes: Tensor
-    rows: Tensor
+    rows: Any
     graph: Any
     seeds: Tensor
 
@@ -110,10 +110,12 @@ class MappedTable:
         Whose features.
     advice : str
         ``"random"`` asks the kernel not to read ahead; ``"memory"`` maps nothing.
+    ntype : str, optional
+        Which node type's.
     """
 
-    def __init__(self, dataset: gids.Dataset, advice: str):
-        table = dataset.feature_table()
+    def __init__(self, dataset: gids.Dataset, advice: str, ntype: str | None = None):
+        table = dataset.feature_table(ntype)
         self.map: mmap.mmap | None = None
         if advice == "memory":
             values = np.fromfile(
@@ -297,6 +299,18 @@ class OwnLoop(Peer):
         """Return the rows of nodes."""
 
 
+def rows_by_threads(table: Tensor, nodes: Tensor, pool: ThreadPoolExecutor, threads: int) -> Tensor:
+    """Return rows, so many of them copied at once, each part by ``index_select``."""
+    out = torch.empty(len(nodes), table.shape[1])
+    step = max(1, -(-len(nodes) // threads))
+
+    def part(begin: int) -> None:
+        torch.index_select(table, 0, nodes[begin : begin + step], out=out[begin : begin + step])
+
+    list(pool.map(part, range(0, len(nodes), step)))
+    return out
+
+
 class IndexSelect(OwnLoop):
     """``torch.index_select`` from the mapped file, by ``setting`` threads: so many page faults are under way."""
 
@@ -307,14 +321,7 @@ class IndexSelect(OwnLoop):
 
     def rows(self, nodes: Tensor) -> Tensor:
         """Return the rows of nodes."""
-        out = torch.empty(len(nodes), self.table.rows.shape[1])
-        step = -(-len(nodes) // self.setting)
-
-        def part(begin: int) -> None:
-            torch.index_select(self.table.rows, 0, nodes[begin : begin + step], out=out[begin : begin + step])
-
-        list(self.pool.map(part, range(0, len(nodes), step)))
-        return out
+        return rows_by_threads(self.table.rows, nodes, self.pool, self.setting)
 
     def rest(self) -> None:
         """Unmap the pages."""

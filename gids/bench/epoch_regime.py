@@ -15,7 +15,7 @@ from gids.bench.epoch import PROCESS_BYTES, TRAINING_BYTES, Scale, Worker, reada
 from gids.bench.epoch_peers import PEERS
 from gids.bench.harness import Bar, Measurement, Report
 from gids.bench.page_cache import forget_pages
-from gids.errors import GidsError
+from gids.bench.tuning import in_words, tune
 from gids.report.growth import growth_allowed
 from gids.sampling.topology import topology_bytes
 from gids.storage.curve import save_curve
@@ -112,7 +112,7 @@ class Regime:
         for worker in workers.values():
             worker.close()
         names = {OURS: self.prefix + OURS, MAPPED: self.prefix + MAPPED}
-        names |= {kind: f"{self.prefix}{kind}, {said(kind, tuned[kind]['setting'])}" for kind in kinds}
+        names |= {kind: f"{self.prefix}{kind}, {in_words(PEERS[kind][1], tuned[kind]['setting'])}" for kind in kinds}
         rates = {
             name: Measurement(names[name], "rows", tuple(a["rows"] / a["seconds"] for a in found))
             for name, found in answers.items()
@@ -170,32 +170,24 @@ class Regime:
 
     def _tune(self) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
         """Try every kind of peer with its settings, once each; return the best of each kind, and what could not run."""
-        tuned: dict[str, dict[str, Any]] = {}
-        left_out: dict[str, str] = {}
+        kinds = {kind: (unit, settings) for kind, (_, unit, settings) in PEERS.items()}
+        too_large = {}
         half = self.table.num_rows * self.table.dim * 2 + topology_bytes(self.dataset) + PROCESS_BYTES
-        for kind, (_, _, settings) in PEERS.items():
-            if kind == "float16 in memory" and half > self.limit:
-                left_out[kind] = f"needs {format_bytes(half)} of {format_bytes(self.limit)}"
-                continue
-            tried: dict[int, float] = {}
-            for setting in settings if self.scale.tuned else settings[(len(settings) - 1) // 2 :][:1]:
-                what = f"{kind}, {said(kind, setting)}"
-                try:
-                    worker = self._start(kind, kind, setting=setting)
-                    try:
-                        answer = self._round(worker, 0, 1, within_s=PATIENCE_S)
-                        tried[setting] = answer["rows"] / answer["seconds"]
-                    finally:
-                        worker.kill()
-                except GidsError as error:  # as when its processes take more memory than the limit
-                    left_out[what] = str(error)
-                    if PEERS[kind][1] == "workers":  # more of them take more
-                        break
+        if half > self.limit:
+            del kinds["float16 in memory"]
+            too_large["float16 in memory"] = f"needs {format_bytes(half)} of {format_bytes(self.limit)}"
+
+        def rate_of(kind: str, setting: int) -> float:
+            worker = self._start(kind, kind, setting=setting)
+            try:
+                answer = self._round(worker, 0, 1, within_s=PATIENCE_S)
+                return float(answer["rows"] / answer["seconds"])
+            finally:
+                worker.kill()
                 self._forget()
-            if tried:
-                best = max(tried, key=lambda setting: tried[setting])
-                tuned[kind] = {"setting": best, "rate": tried[best], "rows_per_s": tried}
-        return tuned, left_out
+
+        tuned, left_out = tune(kinds, rate_of, every=self.scale.tuned)
+        return tuned, too_large | left_out
 
     def _judge(self, rates: dict[str, Measurement], ours: list[dict[str, Any]]) -> None:
         """Add the bars. A quick run has batches that cost Python more than the disk: it promises memory only."""
@@ -269,9 +261,3 @@ class Regime:
         if not self.args.quick:
             self._bar("epoch / max(data only, compute only)", both_s / max(data_s, compute_s), OVERLAP_CEILING, True)
         return {"overlap": [{name: one[name] for name in ("data_s", "compute_s", "both_s")} for one in found]}
-
-
-def said(kind: str, setting: int) -> str:
-    """Return a setting in words."""
-    unit = PEERS[kind][1]
-    return f"{setting} {unit}" if unit else "all of them"

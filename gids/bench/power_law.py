@@ -20,9 +20,14 @@ def power_law_graph(
     degree[label] = np.floor(share * (num_edges / share.sum()) + rng.random(num_nodes))
     indptr = np.zeros(num_nodes + 1, np.int64)
     np.cumsum(degree, out=indptr[1:])
-    indices = np.empty(int(indptr[-1]), np.int32)
+    return indptr, popular_nodes(rng, label, int(indptr[-1]))
+
+
+def popular_nodes(rng: np.random.Generator, label: npt.NDArray[np.int32], draws: int) -> npt.NDArray[np.int32]:
+    """Draw from ``label``, whose first share ``x`` is drawn with probability ``x ** (1 / 3)``."""
+    out = np.empty(draws, np.int32)
     piece = 1 << 22
-    for begin in range(0, len(indices), piece):
-        u = rng.random(min(piece, len(indices) - begin))
-        indices[begin : begin + len(u)] = label[(u * u * u * num_nodes).astype(np.int64)]
-    return indptr, indices
+    for begin in range(0, draws, piece):
+        u = rng.random(min(piece, draws - begin))
+        out[begin : begin + len(u)] = label[(u * u * u * len(label)).astype(np.int64)]
+    return out

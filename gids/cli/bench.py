@@ -8,6 +8,7 @@ import importlib
 #: Benchmark -> one line for ``gids bench --help``. Module ``gids.bench.<name>`` has ``configure`` and ``run``.
 BENCHMARKS: dict[str, str] = {
     "epoch": "batches with features from disk under a memory limit, beside DGL over a mapped file",
+    "train": "whole iterations through every door, beside the best peer on disk and beside memory",
     "doors": "DGL's and PyG's doors beside gids.Loader on the same data and budget, and how soon a loader starts",
     "sample": "sampled edges per second against DGL, from memory and from disk, and latency of one node",
     "disk": "rows from disk against tuned fio, merged groups, the null device",
