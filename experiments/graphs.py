@@ -8,7 +8,7 @@ from pathlib import Path
 
 import gids
 from gids.bench.page_cache import forget_pages
-from gids.generate import rmat
+from gids.generate import communities, rmat
 
 DATA = Path("build/experiments")
 
@@ -29,6 +29,16 @@ def edges_only(nodes: int, degree: float) -> gids.Dataset:
     if not path.exists():
         DATA.mkdir(parents=True, exist_ok=True)
         rmat(path, num_nodes=nodes, degree=degree, dim=1, dtype="float16", train=0.5)
+        read_once(gids.open(path).indices_table().stripes[0].path)
+    return gids.open(path)
+
+
+def edges_by_community(nodes: int, degree: float) -> gids.Dataset:
+    """A graph of communities for sampling alone, whose accesses are less skewed."""
+    path = DATA / f"community-edges-{nodes}-{degree:g}"
+    if not path.exists():
+        DATA.mkdir(parents=True, exist_ok=True)
+        communities(path, num_nodes=nodes, degree=degree, dim=1, dtype="float16", train=0.5)
         read_once(gids.open(path).indices_table().stripes[0].path)
     return gids.open(path)
 

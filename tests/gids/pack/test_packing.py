@@ -113,11 +113,14 @@ def test_too_small_a_disk_is_refused_with_the_minimum(graph, tmp_path):
     assert packed.size_bytes <= least
 
 
-def test_a_full_disk_leaves_nothing(graph, tmp_path, monkeypatch):
-    def full(descriptor, offset, length):
+@pytest.mark.parametrize("call", ["pwrite", "posix_fallocate"])
+def test_a_full_disk_leaves_nothing(graph, tmp_path, monkeypatch, call):
+    """While samples are written, and while space for the rows is taken."""
+
+    def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, call, full)
     with pytest.raises(DatasetError, match="No space left on device: free some space"):
         gids.pack(graph, tmp_path / "packed", epochs=1, **ARGUMENTS)
     assert names(tmp_path) == []
