@@ -288,6 +288,7 @@ class CudaSession:
         self.scratch: dict[str, DeviceArray] = {}
         self._blocks = BlockPool(device, self.stream, self.budget)
         self._uploads, self._downloads, self._arrivals = Uploads(device), Downloads(device), Arrivals(device)
+        self._closed = False
 
     @property
     def block_threads(self) -> int:
@@ -461,6 +462,7 @@ class CudaSession:
 
     def close(self) -> None:
         """Wait for all work, and give back what is kept. The stream goes with the last array that is freed on it."""
+        self._closed = True
         with ExitStack() as stack:  # all of it, whatever fails
             for part in (self._arrivals, self._downloads, self._uploads, self._blocks):
                 stack.callback(part.close)
@@ -468,7 +470,8 @@ class CudaSession:
             self.synchronize()
 
     def __del__(self, _finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not _finalizing() and hasattr(self, "_arrivals"):
+        # A closed one may be collected at any time, beside another loader's batches: it must not wait for anything.
+        if not _finalizing() and not getattr(self, "_closed", True):
             with suppress(DeviceError):  # nobody is there to be told; what came before has raised it already
                 self.close()
 
