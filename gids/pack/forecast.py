@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gids._native import ThreadPool
 from gids.budget import Memory, default_budget
 from gids.dataset import Dataset
+from gids.dataset.packed import Packed
 from gids.errors import ConfigError
 from gids.loader.packed import labels_bytes, packed_options
 from gids.pack.layout import choose_hot
-from gids.pack.maker import MEMORY, Packing, disk_limit
+from gids.pack.maker import MEMORY, Packing, Trial, disk_limit, rows_bytes_in
 from gids.pack.materialise import BUFFER_BYTES, block_bytes
 from gids.pack.recipe import Recipe, count_batches, iter_pieces
 from gids.runtime.options import MemoryOptions
@@ -28,10 +30,12 @@ from gids.storage.write_probe import probe_writes
 from gids.types import TableKey
 from gids.units import format_bytes, parse_bytes
 
-#: Batches that are looked at, and bytes of rows that are packed on trial.
-LOOKED_AT = 256
+#: For how long batches are looked at, how many ids of rows are held, and bytes of rows that are packed on trial.
 LOOKED_AT_SECONDS = 20.0
+LOOKED_AT_IDS = 64 << 20
 TRIAL_BYTES = 1 << 30
+#: Bytes of hot rows on trial; with more in memory than that the prediction is too high.
+TRIAL_HOT_BYTES = 4 << 30
 #: Batches that are read online on trial, after as many that are not timed.
 ONLINE_BATCHES = 32
 
@@ -117,7 +121,7 @@ def forecast(
 ) -> Forecast:
     """Say what :func:`gids.pack.pack` with these arguments would take, and how long epochs take then and without.
 
-    Up to a GiB is written to the disk of ``path`` on trial, and removed.
+    Up to a GiB of batches, and the rows that memory will hold, are written to the disk of ``path`` on trial, and removed.
 
     Parameters
     ----------
@@ -128,14 +132,13 @@ def forecast(
     home = Path(path).absolute().parent
     if not home.is_dir():
         raise ConfigError(f"{home} must be a directory, to hold {Path(path).name} (there is none)")
-    look = _Look(recipe)
+    look = _Look(recipe, epochs)
     total = epochs * count_batches(recipe)
-    room = _hot_bytes(recipe, look, hot, budget, total)
-    share = look.hot_share(room)
+    hot_rows, share = look.hot(_hot_bytes(recipe, look, hot, budget, total))
     tables = recipe.tables
     asked = look.asked_bytes  # of a batch
     table_bytes = sum(table.total_bytes for table in tables.values())
-    hot_bytes = min(room, table_bytes)
+    hot_bytes = sum(len(rows) * table.row_bytes for rows, table in zip(hot_rows, tables.values(), strict=True))
     rows_bytes = int(total * asked * (1 - share)) + hot_bytes
     samples_bytes = int(total * look.stored_bytes)
     limit = disk_limit(disk, table_bytes)
@@ -144,16 +147,27 @@ def forecast(
     curve = load_curve(next(iter(tables.values())).stripes[0].path)
     with tempfile.TemporaryDirectory(prefix=".gids-pack-", dir=home) as scratch:
         write_rate = probe_writes(Path(scratch)).write
-        delivered = _try_packed(recipe, Path(scratch) / "trial", asked, budget, memory)
+
+        def moved_s(read_bytes: float, written_bytes: float) -> float:
+            return read_bytes / curve.bandwidth + written_bytes / write_rate
+
+        batches = int(max(2, min(total, count_batches(recipe), TRIAL_BYTES // max(asked * (1 - share), 1))))
+        held = min(1.0, TRIAL_HOT_BYTES / max(1, hot_bytes))
+        trial = Trial(batches, [rows[: int(held * len(rows))] for rows in hot_rows])
+        tried, packed_batch = _try_packed(recipe, Path(scratch) / "trial", trial, budget, memory)
+    seconds = tried.facts["seconds"]
+    # What copying takes beside the disk's own time, as the trial, which passes over the same tables, took it.
+    beside = max(1.0, seconds["rows"] / moved_s(tried.facts["bytes_read"], tried.facts["bytes_written"]))
     online = _try_online(recipe)
-    sampling_s = total * look.seconds
+    sampling_s = look.open_s + total * seconds["sampling"] / batches
     memory_bytes = parse_bytes(memory, "memory")
     buffers = total * min(BUFFER_BYTES[-1], int(asked))
     episodes = max(1, math.ceil(buffers / max(1, memory_bytes - block_bytes(memory_bytes))))
-    moved_s = episodes * table_bytes / curve.bandwidth + written / write_rate
-    packed_epoch = count_batches(recipe) / recipe.world_size * asked * (1 - share) / delivered
+    packing_s = sampling_s + total * seconds["layout"] / batches
+    packing_s += beside * moved_s(episodes * table_bytes, written) + samples_bytes * 2 / write_rate
+    packed_epoch = count_batches(recipe) / recipe.world_size * packed_batch
+    delivered = asked * (1 - share) / packed_batch
     online_epoch = len(recipe) * online
-    packing_s = sampling_s + moved_s + samples_bytes * 2 / write_rate
     saved = online_epoch - packed_epoch
     pays = math.ceil(packing_s / saved) if saved > 0 else None
     return Forecast(
@@ -176,53 +190,65 @@ def forecast(
 
 
 class _Look:
-    """What some batches of the first epoch ask for."""
+    """What batches ask for: all of them, where they are few or soon sampled."""
 
-    def __init__(self, recipe: Recipe):
+    def __init__(self, recipe: Recipe, epochs: int):
         self._tables = recipe.tables
         pool = ThreadPool(len(os.sched_getaffinity(0)), "gids-look")
-        topology = recipe.open_topology()
+        begin = time.perf_counter()
+        self.topology = recipe.open_topology()  # kept, so that the trial finds it open
+        self.open_s = time.perf_counter() - begin
         self._batches: dict[TableKey, list[np.ndarray]] = {key: [] for key in self._tables}
         self.largest = dict.fromkeys(self._tables, 0)
-        self.sample_bytes = 0
-        sizes, begin, seconds = [], time.perf_counter(), 0.0
-        for piece in islice(iter_pieces(recipe, 0), LOOKED_AT):
+        self.sample_bytes = held = 0
+        sizes, begin = [], time.perf_counter()
+        every = ((epoch, piece) for epoch in range(epochs) for piece in iter_pieces(recipe, epoch))
+        self._is_all = True
+        for epoch, piece in every:
             if piece is None:
                 continue
-            start = time.perf_counter()
-            sampled = recipe.sample(topology, 0, piece, pool)
-            rows = {key: np.sort(ids.numpy()) for key, ids in sampled.rows.items()}
-            seconds += time.perf_counter() - start
+            if time.perf_counter() - begin > LOOKED_AT_SECONDS or held > LOOKED_AT_IDS:
+                self._is_all = False
+                break
+            sampled = recipe.sample(self.topology, epoch, piece, pool)
+            rows = {
+                key: np.sort(ids.numpy().astype(np.uint32 if self._tables[key].num_rows < 1 << 32 else np.int64))
+                for key, ids in sampled.rows.items()
+            }
+            held += sum(map(len, rows.values()))
             sizes.append(len(sampled.data) + 4 * sum(map(len, rows.values())))
             self.sample_bytes = max(self.sample_bytes, sampled.size_bytes + 8 * sum(map(len, rows.values())))
             for key, ids in rows.items():
                 self._batches[key].append(ids)
                 self.largest[key] = max(self.largest[key], len(ids))
-            if time.perf_counter() - begin > LOOKED_AT_SECONDS:
-                break
         count = max(1, len(sizes))
-        self.seconds = seconds / count
         self.stored_bytes = sum(sizes) / count
         self.asked_bytes = (
             sum(sum(map(len, batches)) * self._tables[key].row_bytes for key, batches in self._batches.items()) / count
         )
 
-    def hot_share(self, room: int) -> float:
-        """Return the share of the bytes that hot rows serve: chosen by every other batch, counted in the rest."""
+    def hot(self, room: int) -> tuple[list[NDArray[np.int64]], float]:
+        """Return the rows of each table that memory will hold, and the share of the bytes that they serve.
+
+        As packing chooses them where all batches were looked at; otherwise by every other batch, counted in the rest.
+        """
         total = served = 0.0
+        found = []
         weights = {key: sum(map(len, b)) * self._tables[key].row_bytes for key, b in self._batches.items()}
         for key, batches in self._batches.items():
             table = self._tables[key]
             rows = int(room * weights[key] / max(1, sum(weights.values()))) // table.row_bytes
             counts = np.zeros(table.num_rows, np.uint32)
-            for ids in batches[::2]:
-                counts[ids] += np.uint32(2)  # in all epochs even these come more than once
+            for ids in batches if self._is_all else batches[::2]:
+                # In all epochs even rows that came once come more than once.
+                counts[ids] += np.uint32(1 if self._is_all else 2)
+            found.append(choose_hot(counts, rows))
             chosen = np.zeros(table.num_rows, bool)
-            chosen[choose_hot(counts, rows)] = True
-            for ids in batches[1::2] or batches:
+            chosen[found[-1]] = True
+            for ids in batches if self._is_all else batches[1::2] or batches:
                 total += len(ids) * table.row_bytes
                 served += int(chosen[ids].sum()) * table.row_bytes
-        return served / max(total, 1.0)
+        return found, served / max(total, 1.0)
 
 
 def _hot_bytes(recipe: Recipe, look: _Look, hot: int | str | None, budget: int | str | None, total: int) -> int:
@@ -233,27 +259,26 @@ def _hot_bytes(recipe: Recipe, look: _Look, hot: int | str | None, budget: int |
     standing = (64 * total, labels_bytes(recipe.dataset))
     options = packed_options(recipe.options, room, tables, look.sample_bytes, standing)
     assert isinstance(options.memory.host_buffer, int)
-    return options.memory.host_buffer
+    return rows_bytes_in(options.memory.host_buffer, recipe.tables.values())
 
 
-def _try_packed(recipe: Recipe, path: Path, asked: float, budget: int | str | None, memory: int | str) -> float:
-    """Pack a few batches, read them twice, and return the bytes of rows per second of the second time.
+def _try_packed(
+    recipe: Recipe, path: Path, trial: Trial, budget: int | str | None, memory: int | str
+) -> tuple[Packed, float]:
+    """Pack a few batches and read them twice; returns what was packed, and the seconds of a batch.
 
-    The first reading of blocks that were just written is slow on some drives, and is no part of later epochs.
+    The second reading counts. The first one of blocks that were just written is slow on some drives, and is no part of
+    later epochs.
     """
-    batches = int(max(2, min(count_batches(recipe), TRIAL_BYTES // max(asked, 1))))
-    settings = {"epochs": 1, "reuse": True, "disk": None, "hot": 0, "budget": budget, "memory": memory}
-    Packing(recipe, path, settings, most_batches=batches).run()
+    settings = {"epochs": 1, "reuse": True, "disk": None, "hot": None, "budget": budget, "memory": memory}
+    packed = Packing(recipe, path, settings, trial=trial).run()
     with recipe.open_loader(path) as loader:
         loader.prepare()
         for _ in range(2):
-            begin, rows = time.perf_counter(), 0
-            for batch in loader:
-                rows += sum(values.nbytes for values in batch.features.values())
-                for by_layer in batch.edge_features:
-                    rows += sum(values.nbytes for values in by_layer.values())
+            begin = time.perf_counter()
+            count = sum(1 for _ in loader)
             seconds = time.perf_counter() - begin
-    return rows / seconds
+    return packed, seconds / count
 
 
 def _try_online(recipe: Recipe) -> float:

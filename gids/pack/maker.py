@@ -6,11 +6,14 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from gids.budget import Memory, default_budget
 from gids.dataset import Dataset
@@ -26,6 +29,7 @@ from gids.pack.recipe import Packable, Recipe, count_batches
 from gids.pack.sampled import SampledEpochs, sample_epochs
 from gids.runtime.backend import Sampler
 from gids.runtime.options import MemoryOptions, OrderOptions
+from gids.table import RowTable
 from gids.units import format_bytes, parse_bytes
 
 #: Memory for packing where none is given: large enough for a buffer of 64 KiB for each of many thousand batches.
@@ -102,6 +106,22 @@ def pack(
     return Packing(recipe, Path(path), settings, progress).run()
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A part of a job, to see what all of it will take.
+
+    Attributes
+    ----------
+    batches : int
+        To pack.
+    hot : list of int64 arrays
+        Rows of each table that memory will hold.
+    """
+
+    batches: int
+    hot: list[NDArray[np.int64]]
+
+
 class Packing:
     """One job of packing.
 
@@ -115,8 +135,8 @@ class Packing:
         ``epochs``, ``reuse``, ``disk``, ``hot``, ``budget`` and ``memory`` of :func:`pack`.
     progress : callable, optional
         Called as ``progress(what, done, total)``.
-    most_batches : int, optional
-        Pack only so many batches, for a trial.
+    trial : Trial, optional
+        Pack only so much.
     """
 
     def __init__(
@@ -125,10 +145,11 @@ class Packing:
         path: Path,
         settings: Mapping[str, Any],
         progress: Progress | None = None,
-        most_batches: int | None = None,
+        trial: Trial | None = None,
     ):
         self.recipe, self.path, self.settings = recipe, path.absolute(), dict(settings)
-        self._progress, self._most_batches = progress, most_batches
+        self._progress, self._trial = progress, trial
+        self._most_batches = None if trial is None else trial.batches
         self.epochs = int(settings["epochs"])
         if self.epochs < 1:
             raise ConfigError(f"epochs must be at least 1 (got {self.epochs})")
@@ -166,7 +187,7 @@ class Packing:
         sampled = sample_epochs(build, self.recipe, self.epochs, limit, self._progress, self._most_batches)
         self._took("sampling", begin)
         begin = time.perf_counter()
-        hot = hot_rows(sampled, self._hot_bytes(build, sampled))
+        hot = hot_rows(sampled, self._hot_bytes(build, sampled)) if self._trial is None else self._trial.hot
         samples_bytes = (build.partial / SAMPLES).stat().st_size
         sizes = count_sizes(sampled, hot, samples_bytes)
         segment = choose_segment(sampled, hot, sizes, limit)
@@ -208,10 +229,7 @@ class Packing:
             standing = (sampled.records.nbytes, labels_bytes(self.recipe.dataset))
             options = packed_options(self.recipe.options, room, tables, _sample_bytes(sampled), standing)
             assert isinstance(options.memory.host_buffer, int)
-            # Every row takes an entry in a map too, and the map has room for half as many again.
-            rows = {key: table.row_bytes for key, table in sampled.tables.items()}
-            share = min(row / (row + 8 + 48) for row in rows.values())
-            noted = int(options.memory.host_buffer * share)
+            noted = rows_bytes_in(options.memory.host_buffer, sampled.tables.values())
             build.journal.note("hot bytes", noted)
         return int(noted)
 
@@ -233,7 +251,7 @@ class Packing:
             file.write(index)
             file.flush()
             os.fsync(file.fileno())
-        trial = self._most_batches is not None
+        trial = self._trial is not None
         per_rank = [len(order) for order in self.recipe.orders(0)]
         tables: list[dict[str, Any]] = []
         for number, (key, entry) in enumerate(zip(sampled.tables, arranged, strict=True)):
@@ -269,6 +287,11 @@ class Packing:
         }
         document = json.loads(json.dumps(document))  # as it will be read, so that its digest is the same
         build.publish(json.dumps({"digest": digest_of(document), **document}, indent=1) + "\n")
+
+
+def rows_bytes_in(host_buffer: int, tables: Iterable[RowTable]) -> int:
+    """Return the bytes of rows that a host buffer holds: each takes an entry in a map too, which has room for half again."""
+    return int(host_buffer * min(table.row_bytes / (table.row_bytes + 8 + 48) for table in tables))
 
 
 def _sample_bytes(sampled: SampledEpochs) -> int:

@@ -27,9 +27,24 @@ def test_sizes_are_those_of_the_packed_epochs(graph, tmp_path):
     packed = gids.pack(graph, tmp_path / "packed", **arguments)
     assert found.batches == packed.batches == 7
     assert found.disk_bytes == pytest.approx(packed.size_bytes, rel=0.25)
+    entry = next(iter(packed.tables.values()))
+    assert found.hot_bytes == entry.hot_rows * entry.table.row_bytes > 0
+    assert found.rows_bytes == pytest.approx(entry.table.total_bytes, rel=1e-6), "every batch was looked at"
     stored = packed.facts["samples_bytes"] + (tmp_path / "packed" / POSITIONS).stat().st_size
     assert found.samples_bytes == pytest.approx(stored, rel=0.25)
     assert min(found.packing_s, found.packed_epoch_s, found.online_epoch_s, found.packed_bytes_per_s) > 0
+
+
+def test_a_look_that_ends_early(graph, tmp_path, monkeypatch):
+    """Hot rows are then chosen by every other batch that was looked at, and counted in the others."""
+    arguments = {"seeds": "train", "fanouts": [4, 4], "batch_size": 64, "epochs": 3, "hot": "16KiB", "budget": "64MiB"}
+    whole = forecast(graph, tmp_path / "packed", **arguments)
+    monkeypatch.setattr(forecasts, "LOOKED_AT_IDS", 2000)
+    monkeypatch.setattr(forecasts, "TRIAL_HOT_BYTES", 1000)
+    found = forecast(graph, tmp_path / "packed", **arguments)
+    assert found.batches == whole.batches
+    assert 0 < found.hot_share < whole.hot_share, "what was not looked at cannot be known"
+    assert found.hot_bytes <= 16 << 10
 
 
 def test_the_command(graph, tmp_path, capsys):
