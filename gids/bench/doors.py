@@ -114,6 +114,7 @@ def run(args: argparse.Namespace) -> Report:
         "resident": {name: format_bytes(size) for name, size in resident.items()},
         "before_the_loader": {name: format_bytes(size) for name, size in before.items()},
         "added_by_the_loader": {name: format_bytes(size) for name, size in added.items()},
+        "beyond_reach": {name: why for name in found[1:] if (why := beyond_reach(name, resident, before))},
         "budget_bytes": parse_bytes(str(common["budget"])),
         "start": starts,
         "epochs": epochs,
@@ -136,8 +137,6 @@ def bars_of(
     A process that imports a framework, or holds a DGL graph of the user's own, is larger before there is a loader. Where
     that alone is more than the ceiling leaves, the whole process cannot hold it, and what the loader adds still must.
     """
-    more = before[name] - before[PLAIN]
-    within_reach = more <= (MEMORY_CEILING - 1) * resident[PLAIN]
     added = (resident[name] - before[name]) / (resident[PLAIN] - before[PLAIN])
     yield Bar(f"{name}: rows/s over gids.Loader", rate[name] / rate[PLAIN], SPEED_FLOOR)
     yield Bar(
@@ -145,9 +144,17 @@ def bars_of(
         resident[name] / resident[PLAIN],
         MEMORY_CEILING,
         lower_is_better=True,
-        reachable=within_reach,
+        reachable=not beyond_reach(name, resident, before),
     )
     yield Bar(f"{name}: memory that the loader adds over gids.Loader", added, MEMORY_CEILING, lower_is_better=True)
+
+
+def beyond_reach(name: str, resident: Mapping[str, int], before: Mapping[str, int]) -> str:
+    """Return why no loader could keep the whole process of a door within the ceiling; empty where one could."""
+    more, left = before[name] - before[PLAIN], (MEMORY_CEILING - 1) * resident[PLAIN]
+    if more <= left:
+        return ""
+    return f"{format_bytes(more)} more before there is a loader, and the ceiling leaves {format_bytes(int(left))}"
 
 
 def _measure_start(

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from gids.bench.doors import bars_of, doors, run
+from gids.bench.doors import bars_of, beyond_reach, doors, run
 
 
 @pytest.mark.long
@@ -31,3 +31,5 @@ def test_bars_of_memory_say_whose_it_is():
     # 150 MiB of imports are more than 5 % of 1700: no loader in that process can hold it.
     assert [bar.reachable for bar in pyg] == [True, False, True]
     assert [round(bar.value, 4) for bar in pyg] == [0.9, 1.0882, 1.0]
+    assert beyond_reach("dgl, our sampler", resident, before) == ""
+    assert "150.0 MiB more before there is a loader" in beyond_reach("pyg", resident, before)
