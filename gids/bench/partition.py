@@ -47,6 +47,10 @@ FLOOR_ROWS = 1.25
 FLOOR_EDGES_PER_S = 10e6
 FLOOR_CUT, FLOOR_CUT_AGAIN = 1.5, 1.25
 
+#: What a run can be limited to; those of OF_BLOCKS look at one graph.
+OF_BLOCKS = ("partitioning", "ratios", "rows", "superbatch")
+PARTS = (*OF_BLOCKS, "history", "orders")
+
 THREADS = 2
 FANOUTS = [10, 10]
 RESTREAMED_PASSES = 3
@@ -95,6 +99,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--rounds", type=int, help="repeats of every contender (default 5)")
     parser.add_argument("--directory", type=Path, help="where graphs are written (default: $TMPDIR)")
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="run these parts")
     parser.add_argument(
         "--dataset", action="append", default=[], metavar="DIR", help="print cut and ratios of this one too (repeat)"
     )
@@ -105,42 +110,50 @@ def run(args: argparse.Namespace) -> Report:
     sizes = QUICK if args.quick else FULL
     rounds = args.rounds or sizes.rounds
     settings: dict[str, object] = {**asdict(sizes), "rounds": rounds, "fanouts": FANOUTS, "threads": THREADS}
-    report = Report("partition", settings=settings)
-    with (
-        tempfile.TemporaryDirectory(prefix="gids-partition-", dir=args.directory) as temporary,
-        contextlib.ExitStack() as stack,
-    ):
+    report, parts = Report("partition", settings=settings), set(args.only)
+    with tempfile.TemporaryDirectory(prefix="gids-partition-", dir=args.directory) as temporary:
         root = Path(temporary)
-        shape: dict[str, Any] = {"num_nodes": sizes.nodes, "dim": sizes.dim, "degree": 15.0}
-        blocks = generate.communities(root / "blocks", blocks=sizes.blocks, **shape)
-        stack.enter_context(probed(report, blocks.path, root / "cache", seconds=0.2 if args.quick else 4.0))
-        partition = partition_section(report, blocks, sizes, rounds)
-        ratio_section(report, "blocks", blocks, partition, sizes.batch, bar=True)
-        loader_section(report, blocks, partition, root / "by_part", sizes, rounds)
-        superbatch_section(report, blocks.path, sizes.superbatch, rounds)
-        rmat = generate.rmat(root / "rmat", **(shape | {"dim": 1}))
-        ratio_section(report, "rmat", rmat, make(rmat, sizes.parts, store=False), sizes.batch)
+        given = {Path(path).name: gids.open(path) for path in args.dataset}
+        if parts & set(OF_BLOCKS):
+            shape: dict[str, Any] = {"num_nodes": sizes.nodes, "dim": sizes.dim, "degree": 15.0}
+            blocks = generate.communities(root / "blocks", blocks=sizes.blocks, **shape)
+            with probed(report, blocks.path, root / "cache", seconds=0.2 if args.quick else 4.0):
+                blocks_sections(report, blocks, root, parts, sizes, rounds)
+        if "ratios" in parts:
+            rmat = generate.rmat(root / "rmat", num_nodes=sizes.nodes, dim=1, degree=15.0)
+            ratio_section(report, "rmat", rmat, make(rmat, sizes.parts, store=False), sizes.batch)
+            for name, dataset in given.items():
+                count = max(1, dataset.num_nodes() // 400)  # as many nodes to a part as above
+                stored = str(count) in stored_names(dataset)
+                found = load(dataset, count) if stored else make(dataset, count, store=False)
+                ratio_section(report, name, dataset, found, sizes.batch)
         # The demo's task, on fewer nodes.
-        task: dict[str, Any] = {
-            "num_nodes": sizes.task_nodes,
-            "degree": 8.0,
-            "dim": 128,
-            "homophily": 0.6,
-            "signal": 1.5,
-        }
-        demo = generate.communities(root / "demo", num_classes=16, train=0.1, **task)
-        history_section(report, "demo", demo, sizes.task)
-        small = generate.communities(root / "small", num_classes=16, train=0.1, blocks=sizes.task_nodes // 100, **task)
-        order_section(report, "small blocks", small, sizes.order_task, sizes.task_nodes // 200)
-        for path in args.dataset:
-            dataset = gids.open(path)
-            count = max(1, dataset.num_nodes() // 400)  # as many nodes to a part as above
-            found = load(dataset, count) if str(count) in stored_names(dataset) else make(dataset, count, store=False)
-            ratio_section(report, Path(path).name, dataset, found, sizes.batch)
-            one_relation = len(dataset.node_types) == len(dataset.edge_types) == 1
-            if one_relation and {"train", "test"} <= set(dataset.split_names()):
-                history_section(report, Path(path).name, dataset, sizes.task)
+        task: dict[str, Any] = {"degree": 8.0, "dim": 128, "homophily": 0.6, "signal": 1.5}
+        task |= {"num_nodes": sizes.task_nodes, "num_classes": 16, "train": 0.1}
+        if "history" in parts:
+            history_section(report, "demo", generate.communities(root / "demo", **task), sizes.task)
+            for name, dataset in given.items():
+                one_relation = len(dataset.node_types) == len(dataset.edge_types) == 1
+                if one_relation and {"train", "test"} <= set(dataset.split_names()):
+                    history_section(report, name, dataset, sizes.task)
+        if "orders" in parts:
+            small = generate.communities(root / "small", blocks=sizes.task_nodes // 100, **task)
+            order_section(report, "small blocks", small, sizes.order_task, sizes.task_nodes // 200)
     return report
+
+
+def blocks_sections(report: Report, blocks: Dataset, root: Path, parts: set[str], sizes: Sizes, rounds: int) -> None:
+    """Run the parts that look at the graph of blocks."""
+    if "partitioning" in parts:
+        partition_section(report, blocks, sizes, rounds)
+    if parts & {"ratios", "rows"}:
+        partition = make(blocks, sizes.parts, passes=RESTREAMED_PASSES, threads=THREADS, store=False)
+        if "ratios" in parts:
+            ratio_section(report, "blocks", blocks, partition, sizes.batch, bar=True)
+        if "rows" in parts:
+            loader_section(report, blocks, partition, root / "by_part", sizes, rounds)
+    if "superbatch" in parts:
+        superbatch_section(report, blocks.path, sizes.superbatch, rounds)
 
 
 @contextlib.contextmanager
@@ -163,7 +176,7 @@ def probed(report: Report, data: Path, cache: Path, seconds: float) -> Iterator[
             os.environ["XDG_CACHE_HOME"] = before
 
 
-def partition_section(report: Report, dataset: Dataset, sizes: Sizes, rounds: int) -> Partition:
+def partition_section(report: Report, dataset: Dataset, sizes: Sizes, rounds: int) -> None:
     """Time one pass, and compare cuts with METIS's."""
     found: dict[str, Partition] = {}
 
@@ -194,7 +207,6 @@ def partition_section(report: Report, dataset: Dataset, sizes: Sizes, rounds: in
         report.bars.append(Bar(name, again.cut / metis.cut, FLOOR_CUT_AGAIN, True))
     report.extra["cuts"] = {name: round(value, 4) for name, value in cuts.items()}
     report.extra["balance"] = {name: round(value, 4) for name, value in balance.items()}
-    return again
 
 
 def seeds_of(dataset: Dataset) -> dict[str, torch.Tensor]:

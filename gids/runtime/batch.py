@@ -6,6 +6,7 @@ import dataclasses
 import html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -134,14 +135,19 @@ def map_tensors(value: T, change: Callable[[Tensor], Tensor]) -> T:
     mapped: Any = value
     if isinstance(value, Tensor):
         mapped = change(value)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = (f for f in dataclasses.fields(value) if f.init)
-        mapped = dataclasses.replace(value, **{f.name: map_tensors(getattr(value, f.name), change) for f in fields})
-    elif isinstance(value, Mapping):
+    elif names := _fields(type(value)):  # type: ignore[arg-type]
+        mapped = type(value)(**{name: map_tensors(getattr(value, name), change) for name in names})
+    elif isinstance(value, dict | Mapping):  # dict first: the other takes ten times as long to say
         mapped = {key: map_tensors(item, change) for key, item in value.items()}
     elif isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         mapped = type(value)(map_tensors(item, change) for item in value)
     return mapped  # type: ignore[no-any-return]
+
+
+@cache
+def _fields(kind: type) -> tuple[str, ...]:
+    """Return what a dataclass is made of; nothing for other types."""
+    return tuple(f.name for f in dataclasses.fields(kind) if f.init) if dataclasses.is_dataclass(kind) else ()
 
 
 def tensor_bytes(value: object) -> int:

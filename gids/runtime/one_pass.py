@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from gids.runtime.pipeline import Pipeline
 
 S = TypeVar("S")
+#: How far a long window is open when the second group of an epoch is planned, and by how much it opens further for each
+#: batch that is planned: reads go on meanwhile. Opened at once, a window of 1000 kept the disk waiting for a second.
+LEAST_AHEAD, OPENED_PER_BATCH = 64, 8
 
 
 @dataclass
@@ -103,15 +106,18 @@ class Pass:
         """Plan sampled batches in groups; yield groups whose reads have all begun."""
         waiting: deque[Work] = deque()
         active: deque[Group] = deque()  # begun, and some of their reads are not
-        first, more = True, True
+        planned, more = 0, True
         while True:
             if self._pipeline.wants_replacement:
                 while active:
                     yield from self._advance(active)
                 self._replace(self._pipeline.apply_replacement)
             tiers = self._pipeline.tiers
-            # The first batch of an epoch is read as soon as it is sampled: training waits for nothing else.
-            wanted = 1 if first else tiers.group_batches + tiers.window
+            # The first batch of an epoch is read as soon as it is sampled: training waits for nothing else. A long window
+            # opens while its first groups are read, a few batches for each that is planned.
+            # Rows that are spilled are different: what is scattered in one go is worth its sweep only if it is complete.
+            opened = tiers.window if tiers.rows_are_spilled else LEAST_AHEAD + OPENED_PER_BATCH * planned
+            wanted = tiers.group_batches + min(tiers.window, opened) if planned else 1
             near = None if tiers.spill is None else tiers.group_batches + NEAR_BATCHES
             more = more and self._fill(waiting, samples, wanted, near)
             if not waiting:
@@ -127,6 +133,7 @@ class Pass:
                 self._replace(partial(self._pipeline.apply_growth, growth))
                 tiers = self._pipeline.tiers
             group = self._plan_group(waiting, tiers)
+            size = len(group.works)  # of the fetching thread later
             while active and not all(ticket.fits for ticket in group.tickets.values()):
                 yield from self._advance(active)
             self._groups_room.draw(1)
@@ -134,9 +141,9 @@ class Pass:
                 ticket.begin()
             active.append(group)
             yield from self._advance(active)
-            while first and active:
+            while active and not planned:
                 yield from self._advance(active)
-            first = False
+            planned += size
 
     def _fill(self, waiting: deque[Work], samples: Iterator[Work], wanted: int, near: int | None) -> bool:
         """Take sampled batches until enough wait, or their memory is used up; returns whether more may follow.

@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from torch import Tensor
 from gids.errors import StorageError
 from gids.runtime.batch import map_tensors
 
+#: Most pieces of one read or write: what Linux takes.
+MOST_PIECES = 1024
+
 
 @dataclass(frozen=True)
 class Spilled:
@@ -25,14 +29,14 @@ class Spilled:
     ----------
     payload : object
         As it was, with meta tensors (no memory) in the place of those on disk.
-    places : dict of int to (int, Tensor)
-        By the id of a meta tensor, where the bytes are, and the meta tensor, so that its id stays its own.
+    metas : tuple of Tensor
+        The meta tensors, in the order of their bytes.
     offset, length : int
         The bytes of all of them.
     """
 
     payload: Any
-    places: dict[int, tuple[int, Tensor]]
+    metas: tuple[Tensor, ...]
     offset: int
     length: int
 
@@ -62,36 +66,33 @@ class SpillFile:
 
     def store(self, payload: Any, keep: set[int]) -> Spilled:
         """Write the tensors of a payload, but for those with an id in ``keep``, and let go of them."""
-        tensors: dict[int, Tensor] = {}
+        tensors: list[Tensor] = []
+        metas: dict[int, Tensor] = {}  # by the id of the tensor that they stand for
+        length = 0
 
-        def note(tensor: Tensor) -> Tensor:
-            if id(tensor) not in keep and tensor.device.type == "cpu" and tensor.numel():
-                tensors[id(tensor)] = tensor
-            return tensor
+        def empty(tensor: Tensor) -> Tensor:
+            nonlocal length
+            if id(tensor) in keep or tensor.device.type != "cpu" or not tensor.numel():
+                return tensor
+            meta = metas.get(id(tensor))
+            if meta is None:
+                meta = metas[id(tensor)] = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+                tensors.append(tensor)
+                length += tensor.nbytes
+            return meta
 
-        map_tensors(payload, note)
-        length = sum(tensor.nbytes for tensor in tensors.values())
-        offset = position = self._room(length)
-        metas: dict[int, Tensor] = {}
-        places: dict[int, tuple[int, Tensor]] = {}
-        for name, tensor in tensors.items():
-            self._write(position, _bytes_of(tensor))
-            meta = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-            metas[name], places[id(meta)] = meta, (position, meta)
-            position += tensor.nbytes
-        emptied = map_tensors(payload, lambda tensor: metas.get(id(tensor), tensor))
+        emptied = map_tensors(payload, empty)
+        offset = self._room(length)
+        self._write(offset, length, [memoryview(_bytes_of(tensor).data) for tensor in tensors])
         self._outstanding.append((offset, length))
         self._cursor = offset + length
         self.written_bytes += length
-        return Spilled(emptied, places, offset, length)
+        return Spilled(emptied, tuple(metas.values()), offset, length)
 
     def load(self, spilled: Spilled) -> Any:
         """Read a payload back; its place is free afterwards."""
-        loaded: dict[int, Tensor] = {}
-        for name, (position, meta) in spilled.places.items():
-            tensor = torch.empty(meta.shape, dtype=meta.dtype)
-            self._read(position, _bytes_of(tensor))
-            loaded[name] = tensor
+        loaded = {id(meta): torch.empty(meta.shape, dtype=meta.dtype) for meta in spilled.metas}
+        self._read(spilled.offset, spilled.length, [memoryview(_bytes_of(tensor).data) for tensor in loaded.values()])
         first = self._outstanding.popleft()
         assert first == (spilled.offset, spilled.length), "payloads are loaded in the order they were stored in"
         return map_tensors(spilled.payload, lambda tensor: loaded.get(id(tensor), tensor))
@@ -103,33 +104,42 @@ class SpillFile:
                 return begin
         return max(offset + size for offset, size in self._outstanding)
 
-    def _write(self, offset: int, data: np.ndarray) -> None:
-        view, done = memoryview(data.data), 0
-        while done < len(view):
+    def _write(self, offset: int, length: int, views: list[memoryview]) -> None:
+        left = deque(views)
+        while length:
             try:
-                done += os.pwrite(self._file.fileno(), view[done:], offset + done)
+                count = os.pwritev(self._file.fileno(), list(islice(left, MOST_PIECES)), offset)
             except OSError as error:
                 where = os.fspath(self.directory)
-                raise StorageError(
-                    "spilling failed", where, offset + done, len(view) - done, error.errno or 0
-                ) from error
+                raise StorageError("spilling failed", where, offset, length, error.errno or 0) from error
+            offset, length = offset + count, length - count
+            _drop(left, count)
 
-    def _read(self, offset: int, data: np.ndarray) -> None:
-        view, done = memoryview(data.data), 0
-        while done < len(view):
-            where = os.fspath(self.directory)
+    def _read(self, offset: int, length: int, views: list[memoryview]) -> None:
+        left, where = deque(views), os.fspath(self.directory)
+        while length:
             try:
-                count = os.preadv(self._file.fileno(), [view[done:]], offset + done)
+                count = os.preadv(self._file.fileno(), list(islice(left, MOST_PIECES)), offset)
             except OSError as error:
-                raise StorageError("read failed", where, offset + done, len(view) - done, error.errno or 0) from error
+                raise StorageError("read failed", where, offset, length, error.errno or 0) from error
             if count == 0:
-                raise StorageError("spilled batch ends early", where, offset + done, len(view) - done)
-            done += count
+                raise StorageError("spilled batch ends early", where, offset, length)
+            offset, length = offset + count, length - count
+            _drop(left, count)
 
     def close(self) -> None:
         """Release the space."""
         self._file.close()
         self._outstanding.clear()
+
+
+def _drop(views: deque[memoryview], count: int) -> None:
+    """Take the first bytes away."""
+    while count:
+        first = views.popleft()
+        if count < len(first):
+            views.appendleft(first[count:])
+        count -= min(count, len(first))
 
 
 def _bytes_of(tensor: Tensor) -> np.ndarray:

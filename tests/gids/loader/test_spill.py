@@ -162,7 +162,7 @@ def test_samples_wait_in_memory_where_the_disk_fails(dataset, tmp_path, monkeypa
     spill = gids.SpillOptions("100MiB", tmp_path, batches=14)
     with loader(dataset) as plain, loader(dataset, spill=spill) as spilling:
         spilling.prepare()
-        monkeypatch.setattr("gids.runtime.spill.os.pwrite", full)
+        monkeypatch.setattr("gids.runtime.spill.os.pwritev", full)
         with pytest.warns(RuntimeWarning, match="samples wait in memory"):
             found = list(spilling)
         for one, two in zip(plain, found, strict=True):

@@ -60,6 +60,15 @@ def test_the_first_batch_goes_alone_then_lookahead_is_the_whole_window_until_the
     assert store.lookaheads == [0, 4, 4, 3, 1, 0]
 
 
+def test_a_long_window_opens_while_its_first_groups_are_read():
+    store = MemoryStore(TABLE)
+    with pipeline(store, window=200, group=10).run(seeds(330), work) as run:
+        list(run)
+    # 64 and 8 for each batch that was planned before; at the end what is left.
+    assert store.lookaheads[:5] == [0, 64 + 8, 64 + 8 * 11, 200, 200]
+    assert store.lookaheads[-3:] == [19, 9, 0]
+
+
 def test_the_first_batch_waits_for_no_other_to_be_sampled():
     later = threading.Event()
 

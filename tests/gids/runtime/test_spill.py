@@ -55,6 +55,21 @@ def test_space_is_used_again_and_nothing_overlaps(tmp_path):
     file.close()
 
 
+def test_short_writes_and_reads_and_many_tensors(tmp_path, monkeypatch):
+    write, read = os.pwritev, os.preadv
+    # As a busy kernel may: half of the first piece at a time.
+    monkeypatch.setattr("gids.runtime.spill.os.pwritev", lambda f, v, at: write(f, [v[0][: len(v[0]) // 2 + 1]], at))
+    monkeypatch.setattr("gids.runtime.spill.os.preadv", lambda f, v, at: read(f, [v[0][: len(v[0]) // 2 + 1]], at))
+    file, value = SpillFile(tmp_path), payload(4)
+    found = file.load(file.store(value, set()))
+    assert torch.equal(found["a"][0], value["a"][0])
+    assert torch.equal(found["a"][1], value["a"][1])
+    monkeypatch.undo()
+    many = [torch.full((2,), number) for number in range(1500)]  # more than one call takes
+    assert [int(one[1]) for one in file.load(file.store(many, set()))] == list(range(1500))
+    file.close()
+
+
 def test_a_sample_survives(dataset, tmp_path):
     graph, sampler = Topology.from_dataset(dataset), NeighborSampler([4, 4], edge_ids=True)
     sample, file = sampler.sample(graph, torch.arange(50), SampleKey()), SpillFile(tmp_path)
@@ -102,14 +117,14 @@ def test_no_window_is_longer_than_the_epoch(dataset):
 
 
 def test_a_full_disk_is_told(dataset, tmp_path, monkeypatch):
-    write = os.pwrite
+    write = os.pwritev
 
     def full(descriptor, data, offset):
         if offset > 1000:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(descriptor, data, offset)
 
-    monkeypatch.setattr("gids.runtime.spill.os.pwrite", full)
+    monkeypatch.setattr("gids.runtime.spill.os.pwritev", full)
     with loader(dataset, pipeline={"spill": tmp_path}) as spilling:
         with pytest.raises(StorageError, match="spilling failed") as caught:
             list(spilling)
