@@ -28,16 +28,19 @@ class Profile:
     kernel_us: float = 3.8
     #: The host waits for a stream or an event: 10 to 20 µs beyond what it waits for (FACTS.md).
     wait_us: float = 15.0
-    #: An event recorded or waited for by a stream, from Python: a driver call without work; assumed 2 µs.
+    #: An event recorded, or waited for by a stream: 2.5 µs with timing, a tenth without (V100; NVIDIA/NVTX issue 3); with
+    #: what Python adds to the latter taken as 2 µs.
     event_us: float = 2.0
-    #: cuMemAllocAsync or cuMemFreeAsync served by the pool, from Python: assumed as an event plus the pool's lookup.
+    #: cuMemAllocAsync or cuMemFreeAsync served by the pool, from Python: assumed as an event plus the pool's lookup. Must
+    #: not occur in steady state.
     pool_us: float = 4.0
-    #: cuMemAlloc and cuMemFree map memory and wait for the device: assumed 200 µs; they must not occur in steady state.
+    #: cuMemAlloc: 50 µs up to 512 KiB, more above (University of Virginia, "Memory Management Overhead",
+    #: cs.virginia.edu/~mwb7w/cuda_support); 200 µs for some MiB is assumed. Must not occur in steady state.
     alloc_us: float = 200.0
-    #: cuMemHostAlloc and cuMemHostRegister lock pages: assumed 100 µs and 0.1 µs for a page of 4 KiB.
-    pin_us: float = 100.0
-    pin_page_us: float = 0.1
-    #: A copy or a fill queued from Python: as a launch.
+    #: cuMemHostAlloc, and cuMemHostRegister as if it cost the same: 2.3 ms up to 1 MiB, 61 ms for 512 MiB (same page).
+    pin_us: float = 2300.0
+    pin_page_us: float = 0.45
+    #: A copy or a fill: 5 to 7 µs (DualPath, arXiv 2602.21548, section 5.2), and what Python adds; taken as a launch.
     copy_us: float = 7.5
     #: The CPU copies pageable memory to the driver's staging buffer: one core, about 10 GB/s.
     staging_bytes_s: float = 10e9
@@ -46,9 +49,9 @@ class Profile:
     hbm_share: float = 0.7
     #: Of the link, what reads of single 32-byte sectors reach: 4.7 of 12.2 GB/s on PCIe 3 (EMOGI, VLDB 2020, figure 4).
     scattered_link_share: float = 0.39
-    #: A function of the host's in a stream (cuLaunchHostFunc): a thread of the driver's is woken and answers, as a wait of
-    #: the host's would be; until then the stream stands still. Assumed as a wait.
-    host_function_us: float = 15.0
+    #: A function of the host's in a stream (cuLaunchHostFunc): about 100 µs (RTX 3080; facebookincubator/velox pull
+    #: request 6096); until it has answered the stream stands still.
+    host_function_us: float = 100.0
     #: One read of host memory that the next one waits for: 1.2 µs (FACTS.md).
     chained_read_us: float = 1.2
 

@@ -21,6 +21,8 @@ Module module_of_texts;
 Regions regions;
 bool is_counting = false, checks_races = false;
 
+thread_local Reach reach_of_thread;
+
 std::mutex totals_mutex;
 std::map<std::string, Totals> totals;
 
@@ -73,7 +75,7 @@ int gids_simt_launch(const char* name, unsigned grid_x, unsigned grid_y, unsigne
         const std::shared_lock lock(state_mutex);
         const auto found = module.entries.find(name);
         if (found == module.entries.end()) throw Error(std::string("no kernel is called ") + name);
-        Machine machine(found->second, regions, {seed, is_counting, checks_races});
+        Machine machine(found->second, regions, {seed, is_counting, checks_races, reach_of_thread});
         if (is_counting) machine.count();
         machine.launch({grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, arguments);
         if (!is_counting) return;
@@ -135,6 +137,11 @@ int gids_ptx_region(const char* kind, uint64_t address, uint64_t bytes, char* er
         if (*kind == '\0') regions.clear();
         else regions.add(kind, address, bytes);
     });
+}
+
+// From now on launches of the calling thread may touch only what `find` allows to kernels of a device; null: anything.
+void gids_ptx_reach(int (*find)(uint64_t, std::size_t, int, uint64_t*, uint64_t*), int device) {
+    reach_of_thread = {find, device};
 }
 
 // From now on: count (which runs warps in lockstep), and look for races.

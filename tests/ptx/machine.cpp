@@ -19,6 +19,10 @@ const char* name_of(Collective kind) {
     return kind == Collective::kBallot || kind == Collective::kAny || kind == Collective::kAll ? "a vote" : "a shuffle";
 }
 
+bool has_block_scope(const Entry& entry) {
+    return std::any_of(entry.code.begin(), entry.code.end(), [](const auto& i) { return i.scope == Scope::kBlock; });
+}
+
 }  // namespace
 
 std::atomic<uint64_t> Machine::stops{0};
@@ -95,7 +99,7 @@ void Machine::run_wave(uint64_t first_block, uint64_t count) {
     runnable_.clear();
     fences_.assign(total, {});
     if (counters_.enabled()) counters_.start_wave(total);
-    if (options_.check_races) races_.emplace(total, block_lanes);
+    if (options_.check_races) races_.emplace(total, block_lanes, has_block_scope(entry_));
     for (uint64_t b = 0; b < count; ++b) {
         const uint64_t linear = first_block + b;
         auto block = std::make_unique<Block>();

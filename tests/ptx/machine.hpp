@@ -20,10 +20,17 @@ struct Dimensions {
     unsigned x = 1, y = 1, z = 1;
 };
 
+// Who tells which memory kernels of a device may use: not 0 if all of some bytes, and the range that these are part of.
+struct Reach {
+    int (*find)(uint64_t address, std::size_t bytes, int device, uint64_t* begin, uint64_t* end) = nullptr;
+    int device = 0;
+};
+
 struct Options {
     uint64_t seed = 0;
     bool lockstep = false;
     bool check_races = false;
+    Reach reach;
 };
 
 struct Block;
@@ -69,6 +76,7 @@ private:
     int branch(Warp& warp, const Instruction& i, uint32_t taken, uint32_t* mask, int pc);
     void access(Warp& warp, const Instruction& i, uint32_t mask);
     char* resolve(Warp& warp, const Instruction& i, int lane, uint64_t address);
+    bool within_reach(const Warp& warp, uint64_t address, uint64_t bytes);
     void arrive(Warp& warp, const Instruction& i, uint32_t mask);
     void complete(Warp& warp, Warp::Meeting& meeting);
     void arrive_at_barrier(Warp& warp, uint32_t mask);
@@ -90,6 +98,7 @@ private:
     std::vector<FenceState> fences_;  // of each lane of the wave
     Counters counters_;
     std::optional<Races> races_;
+    std::vector<std::pair<uint64_t, uint64_t>> reached_;  // begin and end of what this launch was allowed to touch
 };
 
 }  // namespace ptx

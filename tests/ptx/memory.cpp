@@ -118,6 +118,20 @@ uint64_t atomic_element(char* at, const Instruction& i, uint64_t operand, uint64
 
 }  // namespace
 
+bool Machine::within_reach(const Warp& warp, uint64_t address, uint64_t bytes) {
+    const auto within = [&](uint64_t begin, uint64_t end) { return address >= begin && address + bytes <= end; };
+    const auto shared = reinterpret_cast<uint64_t>(warp.block->shared.data());
+    if (within(shared, shared + entry_.shared_bytes)) return true;
+    for (const auto& [begin, end] : entry_.globals)
+        if (within(begin, end)) return true;
+    for (const auto& [begin, end] : reached_)
+        if (within(begin, end)) return true;
+    uint64_t begin = 0, end = 0;
+    if (options_.reach.find(address, bytes, options_.reach.device, &begin, &end) == 0) return false;
+    reached_.emplace_back(begin, end);
+    return true;
+}
+
 char* Machine::resolve(Warp& warp, const Instruction& i, int lane, uint64_t address) {
     const auto bytes = static_cast<uint64_t>(i.access_bytes());
     if (address % bytes != 0)
@@ -139,6 +153,11 @@ char* Machine::resolve(Warp& warp, const Instruction& i, int lane, uint64_t addr
             return warp.local.data() + entry_.local_bytes * static_cast<std::size_t>(lane) + address;
         default:
             if (address < kLowestAddress) fail(warp, lane, i, "address " + std::to_string(address) + " is no memory");
+            if (options_.reach.find != nullptr && !within_reach(warp, address, bytes))
+                fail(warp, lane, i,
+                     std::to_string(bytes) + " bytes at address " + std::to_string(address) +
+                         " are not all within memory that kernels of device " + std::to_string(options_.reach.device) +
+                         " may use now");
             return reinterpret_cast<char*>(address);
     }
 }

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -85,6 +84,7 @@ struct Entry {
     std::size_t parameter_bytes = 0;
     unsigned max_threads = 1024;
     std::size_t shared_bytes = 0, local_bytes = 0;
+    std::vector<std::pair<uint64_t, uint64_t>> globals;  // begin and end of the variables of the module that it uses
     std::vector<Instruction> code;
     int slots = 0;
     std::vector<std::pair<int, uint64_t>> constants;
@@ -94,7 +94,7 @@ struct Entry {
 struct Module {
     std::string target;
     std::map<std::string, Entry> entries;
-    std::map<std::string, std::unique_ptr<char[]>> globals;  // variables of the module; their addresses are constants
+    std::map<std::string, std::vector<char>> globals;  // variables of the module; their addresses are constants
 };
 
 // Adds the entry points of a PTX text to a module. Throws Error with the line and what is not understood.

@@ -275,8 +275,11 @@ private:
         if (const auto found = shared_.find(symbol); found != shared_.end()) return found->second;
         if (const auto found = locals_.find(symbol); found != locals_.end()) return found->second;
         if (const auto found = parameters_.find(symbol); found != parameters_.end()) return found->second;
-        if (const auto found = module_.globals.find(symbol); found != module_.globals.end())
-            return reinterpret_cast<uint64_t>(found->second.get());
+        if (const auto found = module_.globals.find(symbol); found != module_.globals.end()) {
+            const auto begin = reinterpret_cast<uint64_t>(found->second.data());
+            entry_.globals.emplace_back(begin, begin + found->second.size());
+            return begin;
+        }
         refuse(line_, "no variable is called " + symbol);
     }
 
@@ -469,7 +472,7 @@ private:
 
 void define_global(Module& module, const Variable& variable, int line) {
     if (variable.alignment > 16) refuse(line, "a global variable aligned to more than 16 bytes is not understood");
-    auto memory = std::make_unique<char[]>(aligned(variable.bytes, 16));
+    std::vector<char> memory(aligned(variable.bytes, 16));
     std::string values = variable.initial;
     if (!values.empty() && values[0] == '{') values = values.substr(1, values.size() - 2);
     std::size_t at = 0;
@@ -478,7 +481,7 @@ void define_global(Module& module, const Variable& variable, int line) {
         const uint64_t bits = value[0] == '-' ? static_cast<uint64_t>(std::strtoll(value.c_str(), &end, 0))
                                               : std::strtoull(value.c_str(), &end, 0);
         if (*end != '\0') return;  // an initial value that no kernel here uses: a use of the variable is an error
-        std::memcpy(memory.get() + at, &bits, static_cast<std::size_t>(variable.element.bytes));
+        std::memcpy(memory.data() + at, &bits, static_cast<std::size_t>(variable.element.bytes));
         at += static_cast<std::size_t>(variable.element.bytes);
     }
     module.globals[variable.name] = std::move(memory);

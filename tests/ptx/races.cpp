@@ -16,8 +16,12 @@ bool releases(Order order) { return order == Order::kRelease || order == Order::
 
 }  // namespace
 
-Races::Races(int lanes, int lanes_per_block)
-    : lanes_per_block_(lanes_per_block), clocks_(lanes), fenced_(lanes), pending_(lanes) {
+Races::Races(int lanes, int lanes_per_block, bool has_block_scope)
+    : lanes_per_block_(lanes_per_block),
+      has_block_scope_(has_block_scope),
+      clocks_(lanes),
+      all_(lanes),
+      near_(has_block_scope ? lanes : 0) {
     for (int lane = 0; lane < lanes; ++lane) {
         clocks_[lane].assign(lanes, 0);
         clocks_[lane][lane] = 1;
@@ -26,7 +30,7 @@ Races::Races(int lanes, int lanes_per_block)
 
 bool Races::in_scope(Scope a, Scope b, int one, int other) const {
     if (a != Scope::kBlock && b != Scope::kBlock) return true;
-    return one / lanes_per_block_ == other / lanes_per_block_;
+    return block_of(one) == block_of(other);
 }
 
 std::string Races::access(const Instruction& i, int lane, uint64_t address) {
@@ -64,29 +68,41 @@ std::string Races::conflict(const Instruction& i, int lane, uint64_t address, ui
     return "";
 }
 
+void Races::publish(Published& location, const Clocks& what, int lane, bool to_all) const {
+    if (what.empty()) return;
+    if (to_all) join(location.clocks, what);
+    if (has_block_scope_) join(location.near[block_of(lane)], what);
+}
+
 void Races::synchronize(const Instruction& i, int lane, uint64_t address) {
-    if (i.mmio) join(devices_, fenced_[lane]);
+    if (i.mmio) join(devices_, all_[lane].fenced);
     if (i.kind == Kind::kLoad && i.scope == Scope::kSystem && acquires(i.order)) join(clocks_[lane], devices_);
     Published& location = published_[address];
-    if (i.kind != Kind::kStore && !location.clocks.empty()) {
-        if (acquires(i.order)) join(clocks_[lane], location.clocks);
-        else join(pending_[lane], location.clocks);
+    if (i.kind != Kind::kStore) {
+        const bool now = acquires(i.order);
+        join(now ? clocks_[lane] : all_[lane].pending, location.clocks);
+        if (const auto near = location.near.find(block_of(lane)); near != location.near.end())
+            join(now ? clocks_[lane] : near_[lane].pending, near->second);
     }
     if (i.kind == Kind::kLoad) return;
     // A store of another lane ends what was published; an atomic operation carries it on.
-    if (i.kind == Kind::kStore && location.lane != lane) location.clocks.clear();
+    if (i.kind == Kind::kStore && location.lane != lane) location.clocks.clear(), location.near.clear();
     location.lane = lane;
     if (releases(i.order)) {
-        join(location.clocks, clocks_[lane]);
+        publish(location, clocks_[lane], lane, i.scope != Scope::kBlock);
         ++clocks_[lane][lane];
-    } else if (!fenced_[lane].empty()) {
-        join(location.clocks, fenced_[lane]);
+        return;
     }
+    publish(location, all_[lane].fenced, lane, true);
+    if (has_block_scope_) publish(location, near_[lane].fenced, lane, false);
 }
 
-void Races::fence(const Instruction&, int lane) {
-    join(clocks_[lane], pending_[lane]);
-    fenced_[lane] = clocks_[lane];
+void Races::fence(const Instruction& i, int lane) {
+    const bool for_all = i.scope != Scope::kBlock;
+    if (for_all) join(clocks_[lane], all_[lane].pending);
+    if (has_block_scope_) join(clocks_[lane], near_[lane].pending);
+    if (for_all) all_[lane].fenced = clocks_[lane];
+    if (has_block_scope_) near_[lane].fenced = clocks_[lane];
     ++clocks_[lane][lane];
 }
 

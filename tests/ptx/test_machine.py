@@ -168,6 +168,48 @@ def test_scopes_count_for_races():
         PtxMachine(kernel(prologue + text.replace("SCOPE", "cta")), races=True).launch("k", 2, 1, out * 0)
 
 
+FENCED = (
+    "mov.u32 %r1, WRITER; mov.u32 %r5, READER; setp.eq.s32 %p1, %r1, 1; @%p1 bra $L_write;"
+    "setp.eq.s32 %p3, %r5, 0; @%p3 bra $L_end;"
+    "$L_wait: ld.relaxed.gpu.global.u32 %r2, [%rd0]; setp.eq.s32 %p2, %r2, 0; @%p2 bra $L_wait; ACQUIRE"
+    "ld.global.u32 %r3, [%rd0+8]; st.global.u32 [%rd0+16], %r3; ret;"
+    "$L_write: mov.u32 %r4, 7; st.global.u32 [%rd0+8], %r4; RELEASE mov.u32 %r4, 1; st.relaxed.gpu.global.u32 [%rd0], %r4;"
+    "$L_end:"
+)
+ONE_BLOCK = {"WRITER": "%tid.x", "READER": "1"}  # threads 0 and 1
+TWO_BLOCKS = {"WRITER": "%ctaid.x", "READER": "1"}  # of one thread each
+
+
+@pytest.mark.parametrize(
+    ("who", "release", "acquire", "ordered"),
+    [
+        (TWO_BLOCKS, "fence.acq_rel.gpu;", "fence.acq_rel.gpu;", True),
+        (TWO_BLOCKS, "membar.sys;", "fence.sc.sys;", True),
+        (TWO_BLOCKS, "membar.cta;", "membar.gl;", False),
+        (TWO_BLOCKS, "fence.acq_rel.gpu;", "fence.acq_rel.cta;", False),
+        (TWO_BLOCKS, "", "membar.gl;", False),
+        (TWO_BLOCKS, "membar.gl;", "", False),
+        (ONE_BLOCK, "fence.acq_rel.cta;", "membar.cta;", True),
+        (ONE_BLOCK, "fence.acq_rel.gpu;", "membar.cta;", True),
+        (ONE_BLOCK, "membar.cta;", "membar.gl;", True),
+        (ONE_BLOCK, "membar.cta;", "", False),
+    ],
+)
+def test_scopes_of_fences_count_for_races(who, release, acquire, ordered):
+    """A fence for the lanes of a block is no order for another block's, whatever the scope of what they meet at."""
+    text = FENCED.replace("RELEASE", release).replace("ACQUIRE", acquire)
+    for name, value in who.items():
+        text = text.replace(name, value)
+    machine = PtxMachine(kernel(f"\tld.param.u64 \t%rd0, [k_param_0];\n{text}"), races=True)
+    grid, out = ((2, 1) if who is TWO_BLOCKS else (1, 2)), np.zeros(6, np.uint32)
+    if ordered:
+        machine.launch("k", *grid, out)
+        assert out[4] == 7
+    else:
+        with pytest.raises(LaunchError, match="nothing orders them"):
+            machine.launch("k", *grid, out)
+
+
 RULES = [
     ("drive_writes", "ld.acquire.sys.global.u32 %r1, [%rd1];", None),
     ("drive_writes", "ld.acquire.gpu.global.u32 %r1, [%rd1];", "must be read with an order and .sys"),

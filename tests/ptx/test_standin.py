@@ -57,6 +57,39 @@ def test_the_text_decides_what_a_launch_does(tmp_path):
     assert "[0, 0, 0, 0]" in run(tmp_path / library.name, "-c", FILL).stdout
 
 
+TOUCH = """
+import sys
+import numpy as np
+from gids.cuda.array import DeviceArray
+from gids.cuda.blocks import BlockPool
+from gids.cuda.session import CudaSession, open_device
+BlockPool.keeps = False  # what is asked for is what the driver gives
+session = CudaSession(open_device())
+table, taken = session.upload(np.arange(8)), session.empty(2, np.int64)
+rows = session.upload(np.array([7, int(sys.argv[1])]))
+print(hex(table.pointer))
+try:
+    session.launch("take_values", 2, table, rows, None, np.int64(2), taken)
+    print(session.download(taken).tolist())
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_every_access_must_be_of_live_memory():
+    """A read past the end of an array, which changes nothing that could be checked afterwards, and one within it."""
+    library = build()
+    assert "[7, 3]" in run(library, "-c", TOUCH, "3").stdout
+    for row in (8, 1 << 40):
+        result = run(library, "-c", TOUCH, str(row))
+        begin, said = result.stdout.split(maxsplit=1)
+        assert said.startswith("DeviceError")
+        assert "ILLEGAL_ADDRESS" in said
+        wrong = f"{int(begin, 16) + 8 * row:#x}, 8 bytes that a kernel touches, are not all in live or pinned memory"
+        assert row > 8 or wrong in result.stderr
+        assert "take_values: ld.global" in result.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("standin")
 def test_a_loader_gives_the_batches_of_the_cpu():

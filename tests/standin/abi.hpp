@@ -99,6 +99,7 @@ enum : unsigned {  // CU_MEMHOSTREGISTER_*
     kRegisterIoMemory = 4,
     kRegisterReadOnly = 8,
 };
+constexpr unsigned kHostAllocFlags = 7;  // CU_MEMHOSTALLOC_*: portable, device map, write-combined
 constexpr unsigned kStreamNonBlocking = 1;
 
 // The default device, and what a launch may ask of it: the limits of compute capability 9.0 without opting in.

@@ -31,7 +31,7 @@ bool classify(CUdeviceptr pointer, std::size_t bytes, const char* call, End* out
                           " is device memory that was freed");
         return false;
     }
-    *out = {false, standin::classify_host(pointer, bytes)};
+    *out = {false, standin::classify_host(pointer, bytes, standin::context(nullptr))};
     if (pointer == 0) return false;
     if (out->host != HostKind::kPartly) return true;
     standin::complain(std::string(call) + ": " + std::to_string(bytes) + " bytes at " + standin::hexadecimal(pointer) +
@@ -50,6 +50,7 @@ bool running(CUdeviceptr pointer, const char* what) {
 }
 
 void move_bytes(CUdeviceptr to, CUdeviceptr from, const char* staged, std::size_t bytes) {
+    if (standin::sticky() != CUDA_SUCCESS) return;  // nothing runs in a context that an error has ended
     if (!running(to, "a copy writes") || (staged == nullptr && !running(from, "a copy reads"))) return;
     const char* source = staged != nullptr ? staged : standin::bytes_at(from);
     char* target = standin::bytes_at(to);
@@ -115,7 +116,7 @@ CUresult fill(const char* call, CUdeviceptr to, T value, std::size_t count, CUst
     }
     standin::trace("fill", stream, call, count * sizeof(T));
     standin::enqueue(stream, [=] {
-        if (!running(to, "a fill writes")) return;
+        if (standin::sticky() != CUDA_SUCCESS || !running(to, "a fill writes")) return;
         char* memory = standin::bytes_at(to);
         for (std::size_t i = 0; i < count; ++i) std::memcpy(memory + i * sizeof(T), &value, sizeof(T));
     });

@@ -253,18 +253,18 @@ STANDIN_API CUresult cuCtxCreate_v4(CUcontext* context, void*, unsigned, CUdevic
 }
 STANDIN_API CUresult cuCtxDestroy_v2(CUcontext) { return CUDA_ERROR_NOT_SUPPORTED; }
 STANDIN_API CUresult cuCtxGetDevice(CUdevice* device) {
-    ENTER_IN_CONTEXT(cuCtxGetDevice);
+    ENTER_TO_END(cuCtxGetDevice);
     *device = standin::context(nullptr)->device;
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-    ENTER_IN_CONTEXT(cuCtxGetStreamPriorityRange);
+    ENTER_TO_END(cuCtxGetStreamPriorityRange);
     *least = 0;
     *greatest = -5;
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuCtxSynchronize() {
-    ENTER_IN_CONTEXT(cuCtxSynchronize);
+    ENTER_TO_END(cuCtxSynchronize);
     standin::trace("sync context", nullptr, "cuCtxSynchronize", 0);
     return standin::synchronize_all("cuCtxSynchronize");
 }

@@ -53,6 +53,11 @@ public:
 
     bool contains(CUdeviceptr pointer) const { return pointer >= begin() && pointer < begin() + bytes_; }
     char* real(CUdeviceptr pointer) const { return real_ + (pointer - begin()); }
+    bool backs(CUdeviceptr address) const {
+        const auto from = reinterpret_cast<CUdeviceptr>(real_);
+        return address >= from && address < from + bytes_;
+    }
+    CUdeviceptr shown(CUdeviceptr address) const { return begin() + (address - reinterpret_cast<CUdeviceptr>(real_)); }
     CUdeviceptr begin() const { return reinterpret_cast<CUdeviceptr>(shown_); }
     void protect(int access) const { mprotect(shown_, bytes_, access); }
     CUdevice device() const { return device_; }
@@ -104,6 +109,11 @@ public:
         if (pointer > after->first + after->second.bytes) return false;
         *out = {after->first, after->second.bytes, device_};
         return true;
+    }
+    bool is_ordered(CUdeviceptr pointer) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        const auto found = live_.find(pointer);
+        return found != live_.end() && found->second.ordered;
     }
     void begins(CUdeviceptr pointer, const Block& block) {
         const std::lock_guard<std::mutex> lock(mutex_);
@@ -309,19 +319,26 @@ CUresult release(CUdeviceptr pointer, CUstream stream, bool ordered) {
         order.unlock();
         end_block(*arena, pointer, block);
         *passed = true;
-        arena->give_back(pointer, block);
+        if (!block.ordered) arena->give_back(pointer, block);
         return sticky();
     }
     enqueue(stream, [arena, pointer, block, passed] {
         end_block(*arena, pointer, block);
         *passed = true;
+        if (!block.ordered) arena->give_back(pointer, block);
     });
-    return CUDA_SUCCESS;
+    return sticky();
 }
 
 char* bytes_at(CUdeviceptr pointer) {
     const Arena* arena = arena_of(pointer);
     return arena == nullptr ? reinterpret_cast<char*>(pointer) : arena->real(pointer);
+}
+CUdeviceptr pointer_of(CUdeviceptr address) {
+    for (const auto& slot : arenas)
+        if (const Arena* arena = slot.load(std::memory_order_acquire); arena != nullptr && arena->backs(address))
+            return arena->shown(address);
+    return address;
 }
 bool in_device_view(CUdeviceptr pointer) { return arena_of(pointer) != nullptr; }
 bool find_allocation(CUdeviceptr pointer, Range* out) {
@@ -331,6 +348,10 @@ bool find_allocation(CUdeviceptr pointer, Range* out) {
 bool find_running(CUdeviceptr pointer, Range* out) {
     Arena* arena = arena_of(pointer);
     return arena != nullptr && arena->find(pointer, out, true);
+}
+bool of_pool(CUdeviceptr pointer) {
+    Arena* arena = arena_of(pointer);
+    return arena != nullptr && arena->is_ordered(pointer);
 }
 void device_statistics(std::size_t* bytes, std::size_t* pieces) {
     *bytes = *pieces = 0;
@@ -370,12 +391,10 @@ STANDIN_API CUresult cuMemAlloc_v2(CUdeviceptr* out, std::size_t bytes) {
     return standin::allocate(context(nullptr)->device, bytes, out);
 }
 STANDIN_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
-    ENTER_IN_CONTEXT(cuMemFree);
+    ENTER_TO_END(cuMemFree);
     standin::trace("free", nullptr, "cuMemFree", 0);
-    if (const CUresult failed = standin::synchronize_all("cuMemFree"); failed != CUDA_SUCCESS) {
-        standin::release(pointer, nullptr, false);
-        return failed;
-    }
+    // Of a pool's memory all accesses are taken to be over: "performs no further synchronization".
+    if (!standin::of_pool(pointer)) standin::synchronize_all("cuMemFree");
     return standin::release(pointer, nullptr, false);
 }
 namespace {
@@ -383,6 +402,7 @@ namespace {
 CUresult allocate_on(const char* call, CUdeviceptr* out, std::size_t bytes, CUstream stream) {
     if (standin::is_default(stream) && context(call) == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
     if (!standin::is_live(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    if (const CUresult error = standin::sticky(); error != CUDA_SUCCESS) return error;
     standin::trace("pool alloc", stream, call, bytes);
     return standin::allocate_ordered(standin::device_of(stream), bytes, stream, out);
 }

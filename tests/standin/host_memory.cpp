@@ -42,6 +42,10 @@ const Registered* registered_at(CUdeviceptr pointer) {
     return pointer < after->second.end ? &after->second : nullptr;
 }
 
+bool known_in(const Registered& range, const Context* context) {
+    return (range.flags & kRegisterPortable) != 0 || range.context == context;
+}
+
 enum class Mapping { kNone, kReadOnly, kWritable };
 // What the process may do with all of a range, by /proc/self/maps.
 Mapping mapping_of(CUdeviceptr begin, CUdeviceptr end) {
@@ -82,14 +86,17 @@ CUresult pin(std::size_t bytes, void** out) {
 
 namespace standin {
 
-HostKind classify_host(CUdeviceptr pointer, std::size_t bytes) {
+HostKind classify_host(CUdeviceptr pointer, std::size_t bytes, const Context* context) {
     const std::lock_guard<std::mutex> lock(host_mutex);
     if (const auto* piece = pinned_at(pointer))
         return pointer + bytes <= piece->first + piece->second.bytes ? HostKind::kPinned : HostKind::kPartly;
-    if (const auto* range = registered_at(pointer))
+    if (const auto* range = registered_at(pointer)) {
+        if (!known_in(*range, context)) return HostKind::kPageable;
         return pointer + bytes <= range->end ? HostKind::kRegistered : HostKind::kPartly;
+    }
     const auto next = registered.lower_bound(pointer);
-    if (next != registered.end() && next->first < pointer + bytes) return HostKind::kPartly;
+    if (next != registered.end() && next->first < pointer + bytes && known_in(next->second, context))
+        return HostKind::kPartly;
     return HostKind::kPageable;
 }
 
@@ -99,8 +106,7 @@ std::string why_unreachable(CUdeviceptr pointer, const Context* context) {
     const auto* range = registered_at(pointer);
     if (range == nullptr) return "is host memory that is not registered";
     if ((range->flags & kRegisterDeviceMap) == 0) return "is registered without CU_MEMHOSTREGISTER_DEVICEMAP";
-    if ((range->flags & kRegisterPortable) == 0 && range->context != context)
-        return "is registered in another context without CU_MEMHOSTREGISTER_PORTABLE";
+    if (!known_in(*range, context)) return "is registered in another context without CU_MEMHOSTREGISTER_PORTABLE";
     return "";
 }
 
@@ -117,6 +123,20 @@ bool find_pinned(CUdeviceptr pointer, Range* out) {
     return false;
 }
 
+bool may_touch(CUdeviceptr address, std::size_t bytes, CUdevice device, CUdeviceptr* begin, CUdeviceptr* end) {
+    const CUdeviceptr pointer = pointer_of(address);
+    Range range{};
+    if (find_running(pointer, &range)) {
+        if (range.device != device) return false;
+    } else if (in_device_view(pointer) || !why_unreachable(pointer, primary_context(device)).empty() ||
+               !find_pinned(pointer, &range)) {
+        return false;
+    }
+    *begin = range.begin + (address - pointer);
+    *end = *begin + range.bytes;
+    return address >= *begin && address + bytes <= *end;
+}
+
 void host_statistics(std::size_t* pinned_count, std::size_t* registered_count) {
     const std::lock_guard<std::mutex> lock(host_mutex);
     *pinned_count = pinned.size();
@@ -130,20 +150,10 @@ STANDIN_API void gids_standin_live(std::size_t* bytes, std::size_t* pieces, std:
     standin::device_statistics(bytes, pieces);
     standin::host_statistics(pins, mapped);
 }
-// Whether a kernel of a device may touch these bytes now: 1, or 0. For whoever executes kernels access by access.
-STANDIN_API int gids_standin_reachable(CUdeviceptr pointer, std::size_t bytes, int device) {
-    standin::Range range{};
-    if (standin::find_running(pointer, &range))
-        return range.device == device && pointer + bytes <= range.begin + range.bytes;
-    if (standin::in_device_view(pointer)) return 0;
-    const auto kind = standin::classify_host(pointer, bytes);
-    return kind == standin::HostKind::kPinned ||
-           (kind == standin::HostKind::kRegistered &&
-            standin::why_unreachable(pointer, standin::primary_context(device)).empty());
-}
 
-STANDIN_API CUresult cuMemHostAlloc(void** out, std::size_t bytes, unsigned) {
+STANDIN_API CUresult cuMemHostAlloc(void** out, std::size_t bytes, unsigned flags) {
     ENTER_IN_CONTEXT(cuMemHostAlloc);
+    if (flags > kHostAllocFlags) return CUDA_ERROR_INVALID_VALUE;
     standin::trace("pin", nullptr, "cuMemHostAlloc", bytes);
     return pin(bytes, out);
 }
@@ -153,7 +163,7 @@ STANDIN_API CUresult cuMemAllocHost_v2(void** out, std::size_t bytes) {
     return pin(bytes, out);
 }
 STANDIN_API CUresult cuMemFreeHost(void* pointer) {
-    ENTER_IN_CONTEXT(cuMemFreeHost);
+    ENTER_TO_END(cuMemFreeHost);
     standin::trace("unpin", nullptr, "cuMemFreeHost", 0);
     standin::synchronize_all("cuMemFreeHost");
     const std::lock_guard<std::mutex> lock(host_mutex);
@@ -169,7 +179,7 @@ STANDIN_API CUresult cuMemFreeHost(void* pointer) {
     for (std::size_t i = 0; i < kRedBytes; ++i)
         whole = whole && memory[piece.bytes + i] == kRed && *(memory - 1 - i) == kRed;
     munmap(piece.memory, piece.mapped_bytes);
-    if (whole) return CUDA_SUCCESS;
+    if (whole) return standin::sticky();
     standin::complain("something was written outside pinned memory of " + std::to_string(piece.bytes) + " bytes");
     standin::set_sticky(CUDA_ERROR_LAUNCH_FAILED);
     return CUDA_ERROR_LAUNCH_FAILED;
@@ -205,7 +215,7 @@ STANDIN_API CUresult cuMemHostRegister_v2(void* pointer, std::size_t bytes, unsi
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuMemHostUnregister(void* pointer) {
-    ENTER_IN_CONTEXT(cuMemHostUnregister);
+    ENTER_TO_END(cuMemHostUnregister);
     standin::trace("unregister", nullptr, "cuMemHostUnregister", 0);
     standin::synchronize_all("cuMemHostUnregister");
     const std::lock_guard<std::mutex> lock(host_mutex);
@@ -213,7 +223,7 @@ STANDIN_API CUresult cuMemHostUnregister(void* pointer) {
     const auto found = registered.find(key / kPage * kPage);
     if (found == registered.end() || found->second.pointer != key) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
     registered.erase(found);
-    return CUDA_SUCCESS;
+    return standin::sticky();
 }
 STANDIN_API CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
     ENTER_IN_CONTEXT(cuMemHostGetFlags);

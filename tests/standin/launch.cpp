@@ -30,6 +30,8 @@ struct Lanes {
     int (*arguments)(const char*, std::size_t*, int) = nullptr;
     int (*pointers)(const char*, char*, int) = nullptr;
     void (*stop)() = nullptr;
+    // Only where every access is looked at: who tells what the launches of this thread may touch.
+    void (*reach)(int (*)(uint64_t, std::size_t, int, uint64_t*, uint64_t*), int) = nullptr;
 };
 
 const Lanes* lanes() {
@@ -46,6 +48,7 @@ const Lanes* lanes() {
         found.arguments = reinterpret_cast<decltype(found.arguments)>(dlsym(library, "gids_simt_arguments"));
         found.pointers = reinterpret_cast<decltype(found.pointers)>(dlsym(library, "gids_simt_pointers"));
         found.stop = reinterpret_cast<decltype(found.stop)>(dlsym(library, "gids_simt_stop"));
+        found.reach = reinterpret_cast<decltype(found.reach)>(dlsym(library, "gids_ptx_reach"));
         return found;
     }();
     return loaded.launch != nullptr && loaded.arguments != nullptr ? &loaded : nullptr;
@@ -202,6 +205,19 @@ std::string why_bad(CUdeviceptr pointer, const Context* context) {
     return standin::why_unreachable(pointer, context);
 }
 
+// An access of a kernel: all of it in memory that lives now in stream order, or that is pinned.
+int allows(uint64_t address, std::size_t bytes, int device, uint64_t* begin, uint64_t* end) {
+    CUdeviceptr first = 0, last = 0;
+    const bool allowed = standin::may_touch(address, bytes, device, &first, &last);
+    *begin = first, *end = last;
+    if (!allowed) {
+        standin::complain(standin::hexadecimal(standin::pointer_of(address)) + ", " + std::to_string(bytes) +
+                          " bytes that a kernel touches, are not all in live or pinned memory");
+        standin::set_sticky(CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    return allowed ? 1 : 0;
+}
+
 // Kernels that hand addresses of theirs to the host keep the addresses that the host knows.
 bool keeps_addresses(const std::string& name) { return name.rfind("nvme_", 0) == 0; }
 
@@ -223,6 +239,7 @@ void run(const Kernel& kernel, const CUlaunchConfig& config, std::vector<std::ve
         std::memcpy(values[i].data(), &real, sizeof real);
     }
     char error[1024] = "";
+    if (lanes()->reach != nullptr) lanes()->reach(allows, context->device);
     if (lanes()->launch(kernel.name.c_str(), config.grid_x, config.grid_y, config.grid_z, config.block_x,
                         config.block_y, config.block_z, pointers.data(), seed, error, sizeof error) != 0) {
         standin::complain(kernel.name + ": " + error);

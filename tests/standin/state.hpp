@@ -18,9 +18,14 @@
 #define ENTER(name) \
     if (const CUresult fault = standin::injected(#name); fault != CUDA_SUCCESS) return fault
 // Of calls whose documentation lists CUDA_ERROR_INVALID_CONTEXT: none of them works on a thread without a context.
-#define ENTER_IN_CONTEXT(name) \
-    ENTER(name);               \
+#define ENTER_TO_END(name) \
+    ENTER(name);           \
     if (standin::context(#name) == nullptr) return CUDA_ERROR_INVALID_CONTEXT
+// Of calls that begin something: "may also return error codes from previous, asynchronous launches", and after an
+// error that ends the context all of them do. Calls that wait or free do their work, and then return it too.
+#define ENTER_IN_CONTEXT(name) \
+    ENTER_TO_END(name);        \
+    if (const CUresult error = standin::sticky(); error != CUDA_SUCCESS) return error
 
 struct Context {
     CUdevice device;
@@ -66,17 +71,25 @@ struct Range {
 bool find_allocation(CUdeviceptr pointer, Range* out);
 // The same, as work that runs now sees it: what is freed later in stream order is still there.
 bool find_running(CUdeviceptr pointer, Range* out);
+// Whether memory that lives is a pool's.
+bool of_pool(CUdeviceptr pointer);
 bool in_device_view(CUdeviceptr pointer);
+// The pointer of bytes that kernels and copies reach by another address; else the address itself.
+CUdeviceptr pointer_of(CUdeviceptr address);
 void device_statistics(std::size_t* bytes, std::size_t* pieces);
 std::size_t memory_limit();
 std::size_t memory_used(CUdevice device);
 
 // Host memory: pinned by the driver, registered, or pageable.
 enum class HostKind { kPinned, kRegistered, kPageable, kPartly };
-HostKind classify_host(CUdeviceptr pointer, std::size_t bytes);
+// For calls of a context, which knows only of what was registered in it, or PORTABLE.
+HostKind classify_host(CUdeviceptr pointer, std::size_t bytes, const Context* context);
 // Whether kernels of a context may use a host address; says what is wrong, if not.
 std::string why_unreachable(CUdeviceptr pointer, const Context* context);
 bool find_pinned(CUdeviceptr pointer, Range* out);
+// Whether kernels of a device may touch all of some bytes now, by either address of device memory; and the range that
+// these are part of.
+bool may_touch(CUdeviceptr address, std::size_t bytes, CUdevice device, CUdeviceptr* begin, CUdeviceptr* end);
 void host_statistics(std::size_t* pinned, std::size_t* registered);
 
 // Marks the calling thread as inside a function of cuLaunchHostFunc, which must not call the driver.

@@ -288,12 +288,12 @@ STANDIN_API CUresult cuStreamDestroy_v2(CUstream stream) {
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuStreamSynchronize(CUstream stream) {
-    ENTER_IN_CONTEXT(cuStreamSynchronize);
+    ENTER_TO_END(cuStreamSynchronize);
     standin::trace("sync stream", stream, "cuStreamSynchronize", 0);
     return standin::synchronize(stream, "cuStreamSynchronize");
 }
 STANDIN_API CUresult cuStreamQuery(CUstream stream) {
-    ENTER_IN_CONTEXT(cuStreamQuery);
+    ENTER_TO_END(cuStreamQuery);
     const Shared found = resolve(stream);
     if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     return found->is_idle() ? standin::sticky() : CUDA_ERROR_NOT_READY;
@@ -394,7 +394,7 @@ STANDIN_API CUresult cuEventRecord(CUevent event, CUstream handle) {
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuEventSynchronize(CUevent event) {
-    ENTER_IN_CONTEXT(cuEventSynchronize);
+    ENTER_TO_END(cuEventSynchronize);
     if (!is_event(event)) return CUDA_ERROR_INVALID_HANDLE;
     const Mark mark = latest(event);
     standin::trace("sync event", nullptr, "cuEventSynchronize", 0, text_of(mark));
@@ -409,8 +409,11 @@ STANDIN_API CUresult cuEventQuery(CUevent event) {
 STANDIN_API CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent from, CUevent to) {
     ENTER(cuEventElapsedTime);
     if (!is_event(from) || !is_event(to)) return CUDA_ERROR_INVALID_HANDLE;
-    wait_for(latest(from));
-    wait_for(latest(to));
+    for (const CUevent event : {from, to}) {
+        const std::lock_guard<std::mutex> lock(event->state->mutex);
+        if (event->state->recorded == 0) return CUDA_ERROR_INVALID_HANDLE;
+        if (event->state->reached < event->state->recorded) return CUDA_ERROR_NOT_READY;
+    }
     *milliseconds = std::chrono::duration<float, std::milli>(to->state->time - from->state->time).count();
     return CUDA_SUCCESS;
 }
