@@ -16,11 +16,10 @@ import gids
 from gids.bench.epoch_worker import Mapped
 from gids.dataset import Dataset
 from gids.infer import Inference, InferOptions
-from gids.infer.feed import SweepFeed
 from gids.infer.forecast import forecast
+from gids.infer.inorder import InOrderSweep, TileBlock
 from gids.infer.layers import evaluating
 from gids.infer.run import Opened
-from gids.infer.sweep import LayerSweep
 from gids.models import GraphSAGE
 from gids.report.growth import MemoryMeter, peak_resident_bytes
 
@@ -71,24 +70,20 @@ class Ours:
             for plan in opened.plans:
                 (of_type,) = plan.types.values()
                 sweep = opened.sweep(plan, job.tables)
-                assert isinstance(sweep, LayerSweep)  # not asked to scan
-                runtime = sweep.unopened(of_type.largest.ntype)
-                feed = runtime.feed
-                assert isinstance(feed, SweepFeed)
-                chosen = of_type.tiles[:: max(1, len(of_type.tiles) // tiles)]
-                (kind,) = plan.inputs.values()
+                assert isinstance(sweep, InOrderSweep)  # one type of edges, and not asked to scan
+                division = sweep.divide(of_type.tiles)
+                batches = list(division.batches())
+                blocks: list[TileBlock] = []
+                for batch in batches[:: max(1, len(batches) // tiles)]:
+                    blocks += sweep.blocks_of(division, batch)[0][:1]
                 took = 0.0
-                for place, tile in enumerate([chosen[0], *chosen]):
-                    work = feed.on_host(tile)
-                    (key,) = feed.tables
-                    x = torch.randn(len(work.rows[key]), kind.dim)
-                    found = feed.built(work, {key: x})
+                for place, found in enumerate([blocks[0], *blocks]):
+                    x = torch.randn(len(found.nodes), sweep.kind.dim)
                     with torch.inference_mode():
                         begin = time.perf_counter()
-                        job.layers[plan.number](found.block, x)
+                        job.layers[plan.number](sweep.layer_block(found), x)
                         took += time.perf_counter() - begin if place else 0.0
-                seconds.append(took / len(chosen) * len(of_type.tiles))
-                runtime.close()
+                seconds.append(took / len(blocks) * len(of_type.tiles))
         return {"seconds": sum(seconds), "layers": seconds}
 
 

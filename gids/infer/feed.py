@@ -51,8 +51,6 @@ class Graph:
         Key of the draw, with the node: nothing else.
     out_degrees : mapping of EdgeType to array, optional
         Of the whole graph, where the layer asks for them.
-    order : mapping of str to int64[nodes]
-        Nodes in the order in which they are visited, of types that are not visited by id.
     popular : callable
         Returns scores of the nodes by type: the higher, the more often a row is asked for far from its own tile.
     """
@@ -63,13 +61,11 @@ class Graph:
     seed: int
     hop: int
     out_degrees: Mapping[EdgeType, npt.NDArray[np.int32]] | None
-    order: Mapping[str, Tensor]
     popular: Callable[[], Mapping[str, npt.NDArray[np.uint32]]]
 
     def nodes(self, tile: Tile) -> Tensor:
         """Return the destinations of a tile."""
-        order = self.order.get(tile.ntype)
-        return torch.arange(tile.begin, tile.end) if order is None else order[tile.begin : tile.end]
+        return torch.arange(tile.begin, tile.end)
 
 
 @dataclass(frozen=True)
@@ -90,8 +86,6 @@ class SweepFeed:
         Rows of the sources, by node type; those that no edge leads from stay closed.
     edge_tables, weights : mapping of EdgeType to RowTable
         Rows of edges by edge id, and weights of edges by position; empty where the layer gets none.
-    places : mapping of str to Tensor[int64]
-        Row of each node in its table, where that is not its id.
     tiles : sequence of Tile
         What will be asked for.
     largest : Tile
@@ -110,13 +104,12 @@ class SweepFeed:
         tables: Mapping[str, RowTable],
         edge_tables: Mapping[EdgeType, RowTable],
         weights: Mapping[EdgeType, RowTable],
-        places: Mapping[str, Tensor],
         tiles: Sequence[Tile],
         largest: Tile,
         backend: Backend,
         pool: ThreadPool,
     ):
-        self.graph, self._places, self._tiles, self._largest = graph, places, tiles, largest
+        self.graph, self._tiles, self._largest = graph, tiles, largest
         self._backend, self._pool = backend, pool
         into = [etype for etype in graph.dataset.edge_types if etype[2] == largest.ntype]
         wanted = {largest.ntype, *(etype[0] for etype in into)}
@@ -137,9 +130,8 @@ class SweepFeed:
 
     @property
     def standing_bytes(self) -> tuple[int, int]:
-        """Memory of the graph, and of what is known of every node: degrees and orders."""
-        known = sum(ids.nbytes for ids in (*self.graph.order.values(), *self._places.values()))
-        known += sum(counts.nbytes for counts in (self.graph.out_degrees or {}).values())
+        """Memory of the graph, and of what is known of every node: its degrees."""
+        known = sum(counts.nbytes for counts in (self.graph.out_degrees or {}).values())
         return self.graph.topology.resident_bytes(), known
 
     @property
@@ -174,9 +166,7 @@ class SweepFeed:
         place = self._backend.place if placed else (lambda ids: ids)
         rows: dict[TableKey, Any] = {}
         for key, ntype in self._nodes.items():
-            where = self._places.get(ntype)
-            ids = found.input_nodes[ntype]
-            rows[key] = ids if where is None else place(where[on_host(ids)])
+            rows[key] = found.input_nodes[ntype]
         rows |= {key: found.edge_rows[etype] for key, etype in self._edges.items()}
         for key, etype in self._weights.items():
             rows[key] = place(self._positions(tile, etype)) if self._by_offsets else found.edge_rows[etype]
@@ -194,11 +184,8 @@ class SweepFeed:
         """Return where the in-edges of a tile's destinations are stored, in the order of its block."""
         if etype[2] != tile.ntype:
             return torch.empty(0, dtype=torch.int64)
-        offsets, nodes = self.graph.dataset.stored_offsets(etype), self.graph.nodes(tile)
-        if tile.ntype not in self.graph.order:
-            return torch.arange(offsets[tile.begin], offsets[tile.end])
-        ranges = [torch.arange(offsets[node], offsets[node + 1]) for node in nodes.tolist()]
-        return torch.cat(ranges)
+        offsets = self.graph.dataset.stored_offsets(etype)
+        return torch.arange(offsets[tile.begin], offsets[tile.end])
 
     def finish(self, fetched: Fetched) -> TileRows:
         """Put the block and the rows together."""
@@ -232,8 +219,8 @@ class SweepFeed:
         return TileRows(sampled.tile, block, rows)
 
     def is_ranked(self, key: TableKey) -> bool:
-        """Whether the rows of a table are ranked: those of nodes that lie where their ids say."""
-        return isinstance(key.type, str) and key.type not in self._places
+        """Whether the rows of a table are ranked: those of nodes."""
+        return isinstance(key.type, str)
 
     def rankings(self) -> Mapping[TableKey, HotRows]:
         """Rank the rows of nodes by how often they are asked for far from their own tile."""

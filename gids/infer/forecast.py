@@ -5,21 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gids.dataset import checksum
 from gids.infer.feed import SweepFeed
+from gids.infer.inorder import InOrderSweep, TileBlock
+from gids.infer.keeping import Group
 from gids.infer.layers import LayerBlock, evaluating, unwrap
 from gids.infer.run import Inference, Opened
 from gids.infer.scan import ScanSweep
 from gids.infer.schedule import LayerPlan
 from gids.infer.tiles import Tile
 from gids.runtime.work import Work
-from gids.storage import load_curve
+from gids.storage import RowReader, StorageOptions, load_curve
 from gids.storage.plan import PlanLimits, plan_reads
 from gids.table import RowTable, Stripe
 from gids.types import TableKey
@@ -43,6 +46,8 @@ class LayerForecast:
         Rows that are needed, each once.
     io_s, compute_s : float
         Seconds of the disk, and of the processors for sampling, copying, computing and checksums.
+    before_s : float
+        Seconds before the first tile: looking at the edges, and reading rows that are kept from the start.
     """
 
     bytes_read: int
@@ -50,11 +55,12 @@ class LayerForecast:
     least_bytes: int
     io_s: float
     compute_s: float
+    before_s: float = 0.0
 
     @property
     def seconds(self) -> float:
-        """The longer of the two: they overlap."""
-        return max(self.io_s, self.compute_s)
+        """The longer of the two, as they overlap, after what comes before."""
+        return self.before_s + max(self.io_s, self.compute_s)
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ class Forecast:
         lines = [
             f"layer {number}: {format_bytes(layer.bytes_read)} read ({layer.bytes_read / max(1, layer.least_bytes):.2f} "
             f"of the least), {format_bytes(layer.bytes_written)} written, about {layer.seconds:.1f} s "
-            f"(disk {layer.io_s:.1f} s, processors {layer.compute_s:.1f} s)"
+            f"({layer.before_s:.1f} s before; disk {layer.io_s:.1f} s, processors {layer.compute_s:.1f} s)"
             for number, layer in enumerate(self.layers)
         ]
         total = self.as_dict()
@@ -103,8 +109,11 @@ def forecast(job: Inference) -> Forecast:
     curve = load_curve(next(iter(job.tables.values())).stripes[0].path)
     with evaluating(job.model), Opened(job) as opened:
         tables, layers = job.tables, []
+        cpu = ReadingCost(0.0, 0.0)
         for plan in opened.plans:
-            layers.append(_Layer(job, opened, plan, tables).forecast())
+            layer = _Layer(job, opened, plan, tables, cpu)
+            layers.append(layer.forecast())
+            cpu = layer.cpu
             tables = {
                 ntype: _not_there(job, ntype, of.trial.dim, of.trial.dtype, f"{ntype}/rows-{plan.number}")
                 for ntype, of in plan.types.items()
@@ -119,25 +128,37 @@ def _not_there(job: Inference, ntype: str, dim: int, dtype: torch.dtype, name: s
     return RowTable(name, kind, dim, rows, dim * item, (Stripe(job.out.parent, 0, rows),), max(1, rows))
 
 
-class _Layer:
-    """The forecast of one layer."""
+class ReadingCost(NamedTuple):
+    """Processor time of reading, which a layer's own work waits for."""
 
-    def __init__(self, job: Inference, opened: Opened, plan: LayerPlan, tables: Mapping[str, RowTable]):
-        self._job, self._opened, self._plan, self._tables = job, opened, plan, tables
+    per_read_s: float
+    per_byte_s: float
+
+
+class _Layer:
+    """The forecast of one layer; ``cpu`` is what reading costs the processors, measured where the table is there."""
+
+    def __init__(
+        self, job: Inference, opened: Opened, plan: LayerPlan, tables: Mapping[str, RowTable], cpu: ReadingCost
+    ):
+        self._job, self._opened, self._plan, self._tables, self.cpu = job, opened, plan, tables, cpu
         self._read = self._least = 0.0
-        self._io_s = self._compute_s = 0.0
+        self._io_s = self._compute_s = self._before_s = 0.0
 
     def forecast(self) -> LayerForecast:
         """Return what all types of the layer take."""
         for ntype in self._plan.types:
             self._add_type(ntype)
         written = self._job.layer_bytes(self._plan)
-        return LayerForecast(int(self._read), written, int(self._least), self._io_s, self._compute_s)
+        return LayerForecast(int(self._read), written, int(self._least), self._io_s, self._compute_s, self._before_s)
 
     def _add_type(self, ntype: str) -> None:
         sweep = self._opened.sweep(self._plan, self._tables)
         if isinstance(sweep, ScanSweep):
             self._add_scan(sweep, self._tables[ntype])
+            return
+        if isinstance(sweep, InOrderSweep):
+            self._add_in_order(sweep, self._tables[ntype])
             return
         runtime = sweep.unopened(ntype)
         try:
@@ -151,6 +172,87 @@ class _Layer:
             self._add_compute(feed, ntype)
         finally:
             runtime.close()
+
+    def _add_in_order(self, sweep: InOrderSweep, table: RowTable) -> None:
+        """Divide the budget as a run does, and look at what some batches read and take."""
+        begin = time.perf_counter()
+        division = sweep.divide(sweep.of_type.tiles)
+        planning = time.perf_counter() - begin
+        curve, keeping, threads = load_curve(table.stripes[0].path), division.keeping, self._opened.pool.threads
+        storage = sweep.storage_beforehand(keeping.beforehand)
+        before = self._reads(table, keeping.beforehand, storage)
+        self._before_s += planning + curve.cost.seconds(*before)
+        batches = list(division.batches())
+        chosen = [batches[int(at)] for at in np.linspace(0, len(batches) - 1, min(PLACES, len(batches)))]
+        by_need = np.zeros(2)
+        together = alone = 0.0  # seconds of steps that use all processors, and of those that use one
+        tiles = 0
+        for number, batch in enumerate([chosen[0], *chosen]):  # what is only done once is not counted
+            begin = time.perf_counter()
+            blocks, missing = sweep.blocks_of(division, batch)
+            built = time.perf_counter() - begin
+            if not number:
+                self._time_reading(table, batch.group, missing, sweep.storage)
+            timed = blocks[: max(1, TIMED_TILES // len(chosen))]
+            took, passing = self._time_tiles(sweep, timed)
+            if number:
+                by_need += self._reads(table, missing, sweep.storage)
+                share = len(blocks) / len(timed)
+                together, alone, tiles = together + took * share, alone + built + passing * share, tiles + len(blocks)
+        by_need *= len(batches) / len(chosen)
+        in_order = np.array([table.total_bytes / sweep.storage.max_io_bytes, table.total_bytes])
+        per_byte = curve.cost.per_byte_s
+        if self._plan.number and curve.read_back_bandwidth is not None:  # of what was just written
+            per_byte = max(per_byte, 1 / curve.read_back_bandwidth)
+        reads, size = in_order + by_need
+        self._read += size + before[1]
+        self._least += table.total_bytes
+        self._io_s += curve.cost.per_read_s * float(reads) + per_byte * float(size)
+        if curve.write_bandwidth is not None:
+            self._io_s += self._job.layer_bytes(self._plan) / curve.write_bandwidth
+        alone += (
+            (self.cpu.per_read_s * float(reads) + self.cpu.per_byte_s * float(size)) * tiles / len(sweep.of_type.tiles)
+        )
+        self._compute_s += (together + alone / threads) * len(sweep.of_type.tiles) / tiles
+
+    def _reads(self, table: RowTable, rows: npt.NDArray[np.int64], storage: StorageOptions) -> tuple[int, int]:
+        """Return reads and bytes of some rows."""
+        gap = storage.merge_gap_bytes
+        if gap is None:
+            gap = load_curve(table.stripes[0].path).merge_gap_bytes
+        found = plan_reads(table, rows, PlanLimits(512, gap, storage.max_io_bytes))
+        return found.num_reads, found.total_bytes
+
+    def _time_reading(
+        self, table: RowTable, group: Group, missing: npt.NDArray[np.int64], storage: StorageOptions
+    ) -> None:
+        """Read rows of one group, where they are there, to see what that takes of the processors."""
+        if not table.stripes[0].path.is_file():
+            return
+        costs = []
+        with RowReader(table, storage, self._opened.pool) as reader:
+            for rows in (np.arange(group.begin, group.end), missing):
+                begin = time.process_time()
+                reader.read(rows)
+                costs.append(time.process_time() - begin)
+        own, (reads, size) = (group.end - group.begin) * table.row_bytes, self._reads(table, missing, storage)
+        per_byte = costs[0] / own
+        self.cpu = ReadingCost(max(0.0, costs[1] - per_byte * size) / max(1, reads), per_byte)
+
+    def _time_tiles(self, sweep: InOrderSweep, blocks: list[TileBlock]) -> tuple[float, float]:
+        """Compute tiles with rows of random numbers: seconds of gathering and computing, and of passing results on."""
+        took = passing = 0.0
+        for found in blocks:
+            stored = torch.rand(found.tile.end - found.tile.begin, sweep.kind.dim).to(sweep.table.torch_dtype)
+            places = torch.from_numpy(found.location) % len(stored)
+            begin = time.perf_counter()
+            x = stored[places].to(sweep.kind.dtype)
+            made = sweep.computed(sweep.layer_block(found), x)
+            took += time.perf_counter() - begin
+            begin = time.perf_counter()
+            self._pass_on(made)
+            passing += time.perf_counter() - begin
+        return took, passing
 
     def _add_scan(self, sweep: ScanSweep, table: RowTable) -> None:
         """Count the rows that pass by, by the edges; time a part's grouping, two of its blocks and one of its tiles."""

@@ -93,10 +93,12 @@ class WriteBehind:
     ----------
     writers : mapping of str to mapping of str to TableWriter
         By node type and table.
+    waiting : int
+        Tiles that wait at most.
     """
 
-    def __init__(self, writers: Mapping[str, Mapping[str, TableWriter]]):
-        self._writers = writers
+    def __init__(self, writers: Mapping[str, Mapping[str, TableWriter]], waiting: int = WAITING_TILES):
+        self._writers, self._most_waiting = writers, waiting
         self._thread = ThreadPoolExecutor(1, "gids-infer-write")
         self._waiting: deque[Future[None]] = deque()
         self._unsaved = 0  # of the writing thread
@@ -108,7 +110,7 @@ class WriteBehind:
 
     def put(self, ntype: str, first: int, results: dict[str, Tensor]) -> None:
         """Hand over the results of consecutive rows; waits while too many are waiting."""
-        while len(self._waiting) >= WAITING_TILES:
+        while len(self._waiting) >= self._most_waiting:
             self._waiting.popleft().result()
         self._waiting.append(self._thread.submit(self._append, ntype, first, results))
 

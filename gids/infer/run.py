@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gids._native import ThreadPool
 from gids.budget import default_budget
@@ -25,6 +24,7 @@ from gids.dataset.table_writer import Progress, dtype_name
 from gids.dataset.writer import copy_rows
 from gids.errors import ConfigError, DatasetError
 from gids.infer.feed import Graph
+from gids.infer.inorder import InOrderSweep
 from gids.infer.layers import ConvLayer, LayerFunction, check_device, compute_device, digest_of, evaluating, layers_of
 from gids.infer.results import HIDDEN, Results
 from gids.infer.scan import ScanSweep, check_scan
@@ -128,8 +128,8 @@ class Inference:
             budget=self.budget,
             # A row is kept from its first use on, by how often it will be asked for again; none is read beforehand.
             memory=MemoryOptions(
-                topology="disk" if given.scan else None,
-                topology_budget=0 if given.scan else None,  # a scan reads edges by itself
+                topology="disk" if given.scan or self.in_order else None,
+                topology_budget=0 if given.scan or self.in_order else None,  # edges are read in order
                 device_budget=given.device_budget,
                 host_buffer=0,
                 popularity=True,
@@ -170,6 +170,14 @@ class Inference:
             if not table.torch_dtype.is_floating_point:
                 raise ConfigError(f"edge_features {table.name} must be floating point (got {table.dtype})")
         return found
+
+    @property
+    def in_order(self) -> bool:
+        """Whether tiles are visited in order by :class:`InOrderSweep`: all in-edges of one type, their rows alone, on the CPU."""
+        whole_lists = all(fanout == -1 for fanout in self.fanouts)
+        one_type = len(self.dataset.node_types) == 1 and len(self.dataset.edge_types) == 1
+        rows_alone = not self.edge_tables and not self.weight_tables
+        return whole_lists and one_type and rows_alone and self.device.type == "cpu" and not self.options.scan
 
     @property
     def job(self) -> dict[str, Any]:
@@ -315,7 +323,6 @@ class Opened:
         self.topology: Topology = open_topology(job.dataset, job.runtime_options)
         self._stack.callback(self.topology.close)
         try:
-            self.order: dict[str, Tensor] = {}
             self._scores: dict[str, Any] | None = None
             self._degrees = self._out_degrees()
             self._plan_layers()
@@ -361,7 +368,6 @@ class Opened:
                     weights=given.edge_weights,
                     tile=given.tile,
                     device=compute_device(job.device),
-                    order=self.order,
                 )
             self.plans.append(plan)
             kinds = {ntype: RowKind(of.trial.dim, of.trial.dtype) for ntype, of in plan.types.items()}
@@ -378,7 +384,7 @@ class Opened:
             self._scores = far_uses(self.job.dataset, nearest)
         return self._scores
 
-    def sweep(self, plan: LayerPlan, tables: Mapping[str, RowTable]) -> LayerSweep | ScanSweep:
+    def sweep(self, plan: LayerPlan, tables: Mapping[str, RowTable]) -> LayerSweep | InOrderSweep | ScanSweep:
         """Return the computation of a layer over rows of some tables."""
         job, layer = self.job, self.job.layers[plan.number]
         graph = Graph(
@@ -388,13 +394,15 @@ class Opened:
             job.options.seed,
             len(job.layers) - 1 - plan.number,
             self._degrees if getattr(layer, "needs_out_degrees", False) else None,
-            self.order,
             self._popular,
         )
         if job.options.scan:
             assert isinstance(layer, ConvLayer)  # as check_scan found
             (table,) = tables.values()
             return ScanSweep(layer, plan, graph, table, job.results_of(plan), job.runtime_options, self.pool)
+        if job.in_order:
+            (table,) = tables.values()
+            return InOrderSweep(layer, plan, graph, table, job.results_of(plan), job.runtime_options, self.pool)
         return LayerSweep(
             layer,
             plan,

@@ -83,7 +83,6 @@ def plan_layer(
     weights: bool,
     tile: int | None,
     device: torch.device,
-    order: Mapping[str, torch.Tensor],
 ) -> LayerPlan:
     """Try a layer on a small tile of every type that it must compute.
 
@@ -101,8 +100,6 @@ def plan_layer(
         Destinations of a tile, rather than by the graph.
     device : torch.device
         Where the layer is.
-    order : mapping of str to Tensor[int64]
-        Order in which nodes are visited, of types that are not visited by id.
     """
     types = {}
     for ntype in wanted:
@@ -116,7 +113,7 @@ def plan_layer(
         if not bounds:
             raise ConfigError(f"{ntype!r} must have nodes for layer {number} to compute (it has none)")
         edges = sum(
-            (_edges_of_tiles(dataset, etype, bounds, _fanout_of(fanout, topology, etype), order) for etype in etypes),
+            (_edges_of_tiles(dataset, etype, bounds, _fanout_of(fanout, topology, etype)) for etype in etypes),
             np.zeros(len(bounds), np.int64),
         )
         place = int(edges.argmax())
@@ -129,17 +126,10 @@ def _fanout_of(fanout: Fanout, topology: Topology, etype: EdgeType) -> int:
     return expand_fanouts([fanout], topology)[0][topology.edge_types.index(etype)]
 
 
-def _edges_of_tiles(
-    dataset: Dataset, etype: EdgeType, bounds: list[tuple[int, int]], fanout: int, order: Mapping[str, torch.Tensor]
-) -> np.ndarray:
+def _edges_of_tiles(dataset: Dataset, etype: EdgeType, bounds: list[tuple[int, int]], fanout: int) -> np.ndarray:
     """Count the in-edges of every tile; at most the fan-out's of each destination."""
-    visited = order.get(etype[2])
-    if visited is not None:
-        degrees = np.diff(np.array(dataset.indptr(etype)))[visited.numpy()]
-        found = np.add.reduceat(degrees, [begin for begin, _ in bounds])
-    else:
-        offsets = dataset.stored_offsets(etype)
-        found = np.diff([offsets[0], *(offsets[end] for _, end in bounds)])
+    offsets = dataset.stored_offsets(etype)
+    found = np.diff([offsets[0], *(offsets[end] for _, end in bounds)])
     sizes = np.array([end - begin for begin, end in bounds])
     return found if fanout < 0 else np.minimum(found, sizes * fanout)
 

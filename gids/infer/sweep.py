@@ -36,6 +36,10 @@ class SweepFacts:
     rows_read: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+    reads: int = 0
+    plan_s: float = 0.0
+    beforehand_s: float = 0.0
+    gather_s: float = 0.0
     compute_s: float = 0.0
     read_wait_s: float = 0.0
     write_wait_s: float = 0.0
@@ -108,13 +112,11 @@ class LayerSweep:
         backend = open_backend(options, self._pool)
         plan = self._plan.types[ntype]
         try:
-            places: dict[str, Tensor] = {}
             feed = SweepFeed(
                 self._graph,
                 self._tables,
                 self._edge_tables,
                 self._weights,
-                places,
                 plan.tiles,
                 plan.largest,
                 backend,

@@ -28,7 +28,7 @@ PIECE_EDGES = 1 << 21
 
 
 class Tile(NamedTuple):
-    """Destinations ``begin..end`` of a node type, in the order in which they are visited."""
+    """Destinations ``begin..end`` of a node type."""
 
     ntype: str
     begin: int

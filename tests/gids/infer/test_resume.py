@@ -181,7 +181,7 @@ def test_a_disk_that_fills_up_loses_nothing(graph, model, tmp_path, monkeypatch)
 @pytest.mark.parametrize("engine", ["uring", "pread"])
 def test_a_failed_read_names_file_and_offset(graph, model, tmp_path, engine):
     expected = files(gids.infer(model, graph, tmp_path / "whole", **OPTIONS).path)
-    fault = FaultOptions(fail_at=120, error_number=errno.EIO)
+    fault = FaultOptions(fail_at=40, error_number=errno.EIO)
     storage = StorageOptions(engine=engine, merge_gap_bytes=0, max_io_bytes=4096, staging_bytes=1 << 20, fault=fault)
     with pytest.raises(StorageError, match="Input/output error") as caught:
         gids.infer(model, graph, tmp_path / "out", storage=storage, **OPTIONS)
