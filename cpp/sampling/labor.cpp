@@ -1,123 +1,27 @@
-// Variates in vectors where the processor has them; importance sampling by whole layers.
+// The smallest variates of one list; importance sampling by whole layers.
 #include "sampling/labor.hpp"
-
-#ifdef __x86_64__
-#include <immintrin.h>
-#endif
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 
 #include "sampling/neighbor.hpp"
+#include "sampling/shortlist.hpp"
 
 namespace gids {
 namespace {
 
-constexpr int64_t kBlock = 64;        // sources whose names are looked up together
-constexpr int64_t kCandidates = 128;  // edges that are ordered by comparing each with each
-
-// Edges whose variates are small, as (variate, index in the list) in one number: its order is theirs.
-struct Shortlist {
-    std::array<int64_t, kCandidates + 8> values;
-    int64_t size = 0;
-
-    bool full() const { return size > kCandidates; }
-    void add(uint32_t bits, int64_t index) {
-        values[static_cast<size_t>(size++)] =
-            static_cast<int64_t>(static_cast<uint64_t>(bits ^ 0x80000000u) << 32 | static_cast<uint64_t>(index));
-    }
-};
-
-// Adds those of `count` edges from `begin` on whose variate is at most `limit`; names are below 2^32. Ends early where
-// there are too many.
-void collect_plain(const LaborKey& key, const uint32_t* names, int64_t count, int64_t begin, uint32_t limit,
-                   Shortlist& found) {
-    for (int64_t i = 0; i < count && !found.full(); ++i) {
-        const bool moved = key.threshold != 0 && labor_mix(key.phase, names[i]) < key.threshold;
-        const uint32_t bits = labor_mix(moved ? key.next : key.now, names[i]);
-        if (bits <= limit) found.add(bits, begin + i);
-    }
-}
-
-// Writes the first `count` in order: each goes to where as many are before it.
-void order_plain(Shortlist& found, int64_t count, int64_t first, int64_t* out) {
-    std::sort(found.values.begin(), found.values.begin() + found.size);
-    for (int64_t i = 0; i < count; ++i)
-        out[i] = first + static_cast<int64_t>(static_cast<uint32_t>(found.values[static_cast<size_t>(i)]));
-}
-
-#ifdef __x86_64__
-__attribute__((target("avx2"))) inline __m256i mix_avx2(RandomKey key, __m256i x) {
-    x = _mm256_add_epi32(x, _mm256_set1_epi32(static_cast<int>(key.k0)));
-    x = _mm256_mullo_epi32(_mm256_xor_si256(x, _mm256_srli_epi32(x, 16)),
-                           _mm256_set1_epi32(static_cast<int>(0x85EBCA6Bu)));
-    x = _mm256_xor_si256(_mm256_xor_si256(x, _mm256_srli_epi32(x, 13)), _mm256_set1_epi32(static_cast<int>(key.k1)));
-    x = _mm256_mullo_epi32(x, _mm256_set1_epi32(static_cast<int>(0xC2B2AE35u)));
-    return _mm256_xor_si256(x, _mm256_srli_epi32(x, 16));
-}
-
-__attribute__((target("avx2"))) void collect_avx2(const LaborKey& key, const uint32_t* names, int64_t count,
-                                                  int64_t begin, uint32_t limit, Shortlist& found) {
-    const __m256i most = _mm256_set1_epi32(static_cast<int>(limit));
-    // threshold is at least 1 where it is used: moved if the phase is at most this
-    const __m256i last_moved = _mm256_set1_epi32(static_cast<int>(static_cast<uint32_t>(key.threshold) - 1));
-    int64_t i = 0;
-    for (; i + 8 <= count && !found.full(); i += 8) {
-        const __m256i node = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(names + i));
-        __m256i x = mix_avx2(key.now, node);
-        if (key.threshold != 0) {
-            const __m256i phase = mix_avx2(key.phase, node);
-            const __m256i moved = _mm256_cmpeq_epi32(_mm256_min_epu32(phase, last_moved), phase);
-            x = _mm256_blendv_epi8(x, mix_avx2(key.next, node), moved);
-        }
-        const __m256i small = _mm256_cmpeq_epi32(_mm256_min_epu32(x, most), x);
-        auto within = static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(small)));
-        if (within == 0) continue;
-        alignas(32) std::array<uint32_t, 8> bits;
-        _mm256_store_si256(reinterpret_cast<__m256i*>(bits.data()), x);
-        for (; within != 0; within &= within - 1) {
-            const int lane = std::countr_zero(within);
-            found.add(bits[static_cast<size_t>(lane)], begin + i + lane);
-        }
-    }
-    collect_plain(key, names + i, count - i, begin + i, limit, found);
-}
-
-__attribute__((target("avx2"))) void order_avx2(Shortlist& found, int64_t count, int64_t first, int64_t* out) {
-    for (int64_t i = found.size; i % 4 != 0; ++i) found.values[static_cast<size_t>(i)] = INT64_MAX;
-    for (int64_t i = 0; i < found.size; ++i) {
-        const int64_t value = found.values[static_cast<size_t>(i)];
-        const __m256i own = _mm256_set1_epi64x(value);
-        __m256i before = _mm256_setzero_si256();
-        for (int64_t j = 0; j < found.size; j += 4) {
-            const auto* others = reinterpret_cast<const __m256i*>(&found.values[static_cast<size_t>(j)]);
-            before = _mm256_sub_epi64(before, _mm256_cmpgt_epi64(own, _mm256_loadu_si256(others)));
-        }
-        alignas(32) std::array<int64_t, 4> sums;
-        _mm256_store_si256(reinterpret_cast<__m256i*>(sums.data()), before);
-        const int64_t rank = sums[0] + sums[1] + sums[2] + sums[3];
-        if (rank < count) out[rank] = first + static_cast<int64_t>(static_cast<uint32_t>(value));
-    }
-}
-
-const bool kWide = __builtin_cpu_supports("avx2") != 0;
-const auto shortlist = kWide ? collect_avx2 : collect_plain;
-const auto order = kWide ? order_avx2 : order_plain;
-#else
-const auto shortlist = collect_plain;
-const auto order = order_plain;
-#endif
+constexpr int64_t kBlock = 256;  // sources whose names are looked up together
 
 // Finds the edges of a list whose variates are at most `limit`; false where that cannot be done in one go: too many, or
 // names of more than 32 bits.
 template <class Index>
 bool find_candidates(const LaborKey& key, const Index* indices, int64_t degree, uint32_t limit, Shortlist& found) {
+    const auto collect = shortlist_ways().front().collect;
     if constexpr (sizeof(Index) == 4) {
         if (key.origins == nullptr) {
-            shortlist(key, reinterpret_cast<const uint32_t*>(indices), degree, 0, limit, found);
+            collect(key, reinterpret_cast<const uint32_t*>(indices), degree, 0, limit, found);
             return !found.full();
         }
     }
@@ -131,7 +35,7 @@ bool find_candidates(const LaborKey& key, const Index* indices, int64_t degree, 
             names[static_cast<size_t>(i)] = static_cast<uint32_t>(name);
         }
         if (all >> 32 != 0) return false;
-        shortlist(key, names.data(), count, begin, limit, found);
+        collect(key, names.data(), count, begin, limit, found);
     }
     return !found.full();
 }
@@ -139,17 +43,20 @@ bool find_candidates(const LaborKey& key, const Index* indices, int64_t degree, 
 }  // namespace
 
 // The smallest variates of a list are nearly always below a bound that its length tells: what is above it is passed by
-// in a few instructions for eight edges, and the rest is few.
+// in a few instructions for many edges, and the rest is few. Where too few are below it, twice the bound.
 template <class Index>
 void choose_labor_fast(const LaborKey& key, int64_t first, int64_t degree, int64_t eligible, int64_t count,
                        const Index* indices, const float* weights, std::vector<double>& scratch, int64_t* out) {
-    const double expected = static_cast<double>(count) + 4 + 3 * std::sqrt(static_cast<double>(count));
-    if (count != eligible && weights == nullptr && count > 0 && expected < kCandidates / 2.0 && degree >> 32 == 0) {
-        const double share = expected / static_cast<double>(degree);
-        const auto limit = static_cast<uint32_t>(share < 1 ? share * 0x1p32 : 0x1p32 - 1);
+    if (count != eligible && weights == nullptr && count > 0 && degree >> 32 == 0) {
+        double expected = static_cast<double>(count) + 2.5 * std::sqrt(static_cast<double>(count));
         Shortlist found;
-        if (find_candidates(key, indices, degree, limit, found) && found.size >= count) {
-            order(found, count, first, out);
+        for (; expected < Shortlist::kRoom / 2.0; expected *= 2) {
+            const double share = expected / static_cast<double>(degree);
+            const auto limit = static_cast<uint32_t>(share < 1 ? share * 0x1p32 : 0x1p32 - 1);
+            found.size = 0;
+            if (!find_candidates(key, indices, degree, limit, found)) break;
+            if (found.size < count) continue;
+            shortlist_ways().front().order(found, count, first, out);
             return;
         }
     }

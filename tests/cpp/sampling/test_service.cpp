@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "errors.hpp"
-#include "sampling/labor.hpp"
 #include "sampling/service.hpp"
 
 using namespace gids;
@@ -76,19 +75,4 @@ TEST_CASE("what fails throws, what was taken is gone, what is late is told") {
     CHECK_FALSE(service.watch(*ticket));
     service.close();
     CHECK_THROWS_AS(service.submit(1, [] { return answer(0); }), CancelledError);
-}
-
-TEST_CASE("variates in vectors are those of one node at a time") {
-    const LaborKey key = labor_key(3, 1, 7, 4, 2, 0, nullptr);
-    for (const int64_t degree : {int64_t{5}, int64_t{63}, int64_t{64}, int64_t{65}, int64_t{1000}}) {
-        std::vector<int64_t> nodes;
-        for (int64_t i = 0; i < degree; ++i) nodes.push_back(i * i * 1'000'003 + (i << 33));
-        for (const int64_t count : {int64_t{1}, int64_t{4}}) {
-            std::vector<int64_t> fast(4), plain(4);
-            std::vector<double> times(4), scratch;
-            choose_labor_fast(key, 10, degree, degree, count, nodes.data(), nullptr, scratch, fast.data());
-            choose_labor(Serial{}, key, 10, degree, degree, count, nodes.data(), nullptr, times.data(), plain.data());
-            CHECK(fast == plain);
-        }
-    }
 }
