@@ -49,6 +49,8 @@ class SharedTensor:
         A file system in memory.
     what : str
         What it is, for messages.
+    otherwise : str
+        How to do without shared memory, for messages.
     """
 
     def __init__(
@@ -59,8 +61,9 @@ class SharedTensor:
         fill: Callable[[torch.Tensor], None],
         directory: Path = Path("/dev/shm"),
         what: str = "host_buffer",
+        otherwise: str = "host_buffer=0 does without",
     ):
-        self._what = what
+        self._what, self._otherwise = what, f"; {otherwise}" if otherwise else ""
         digest = hashlib.sha256(f"{os.getuid()} {identity} {shape} {dtype}".encode()).hexdigest()[:24]
         self.path = directory / f"gids-{digest}"
         self.nbytes = int(torch.Size(shape).numel()) * dtype.itemsize
@@ -108,7 +111,7 @@ class SharedTensor:
             if code == errno.ELOOP or (code in (errno.EACCES, errno.EISDIR) and os.path.lexists(self.path)):
                 raise _NotOurs(self.path, "cannot be opened, or is a link") from error
             raise StorageError(
-                f"{self._what} needs a writable {self.path.parent} to be shared by processes",
+                f"{self._what} needs a writable {self.path.parent} to be shared by processes{self._otherwise}",
                 str(self.path),
                 0,
                 self._size,
@@ -121,7 +124,8 @@ class SharedTensor:
             os.posix_fallocate(fd, 0, self._size)  # fails now rather than with SIGBUS at the first write
         except OSError as error:
             raise ConfigError(
-                f"{self._what} must fit in {self.path.parent}: {format_bytes(self._size)} cannot be had ({error.strerror})"
+                f"{self._what} must fit in {self.path.parent}: {format_bytes(self._size)} cannot be had "
+                f"({error.strerror}){self._otherwise}"
             ) from error
         return mmap.mmap(fd, self._size)
 
@@ -158,7 +162,9 @@ class SharedPlace:
     def __call__(self, name: str, num_bytes: int, fill: Callable[[NDArray[Any]], None]) -> NDArray[Any]:
         """Return so many bytes that ``fill`` has written, in this process or in another."""
         identity = f"{self._identity} {name}"
-        held = SharedTensor(identity, (num_bytes,), torch.uint8, lambda tensor: fill(tensor.numpy()), what=self._what)
+        held = SharedTensor(
+            identity, (num_bytes,), torch.uint8, lambda tensor: fill(tensor.numpy()), what=self._what, otherwise=""
+        )
         self._held.append(held)
         return held.tensor.numpy()
 

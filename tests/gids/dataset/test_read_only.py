@@ -105,6 +105,32 @@ with gids.Loader(sys.argv[1], 'train', batch_size=16, fanouts=[3, 3], budget='64
     assert int(result.stdout) == len(dataset.split("train"))
 
 
+@pytest.mark.parametrize("host_buffer", ["16KiB", "0"])
+def test_a_read_only_shared_memory_is_an_error_with_its_remedy_and_the_remedy_works(dataset, host_buffer):
+    script = """
+mount -t tmpfs -o ro none /dev/shm
+! touch /dev/shm/x 2>/dev/null
+exec "$2" -c "
+import sys, gids
+memory = gids.MemoryOptions(host_buffer=sys.argv[2], cache='1KiB')
+with gids.Loader(sys.argv[1], 'train', batch_size=16, fanouts=[3, 3], budget='64MiB', memory=memory) as loader:
+    loader.prepare()
+    print(sum(len(batch.seeds) for batch in loader))
+" "$1" "$3"
+"""
+    result = unshare(script, dataset.path, sys.executable, host_buffer)
+    if host_buffer == "0":
+        assert result.returncode == 0, result.stderr[-3000:]
+        assert int(result.stdout) == len(dataset.split("train"))
+        return
+    assert result.returncode == 1, result.stderr[-3000:]
+    said = result.stderr.splitlines()[-1]
+    assert said.startswith(
+        "gids.errors.StorageError: host_buffer needs a writable /dev/shm to be shared by processes; host_buffer=0 does "
+        "without: Read-only file system (errno 30) [/dev/shm/gids-"
+    )
+
+
 @pytest.mark.parametrize(("kind", "nodes"), [("communities", "2M"), ("rmat", "2M")])
 def test_generate_on_a_full_disk_says_so(tmp_path, kind, nodes):
     (tmp_path / "small").mkdir()
