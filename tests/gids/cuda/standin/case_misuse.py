@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import mmap
+import struct
 
 import fake_torch
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from cuda.bindings import driver
 from threads import hold, on_a_thread
 
+from gids.cuda import compile as nvrtc
 from gids.cuda.array import DeviceArray
 from gids.cuda.pages import RegisteredPages
 from gids.cuda.passes import full
@@ -217,3 +219,66 @@ def test_destructors_on_a_thread_of_another_device(session, other, live):
     assert on_a_thread(work)
     del consumer
     assert live() == before
+
+
+def sections(code):
+    """Names of a cubin's sections, with the place of the header and of the bytes of each."""
+    (begin,) = struct.unpack_from("<Q", code, 40)
+    size, count, names = struct.unpack_from("<HHH", code, 58)
+    headers = {begin + size * i: struct.unpack_from("<IIQQQQII", code, begin + size * i) for i in range(count)}
+    text = headers[begin + size * names][4]
+    return {
+        code[text + fields[0] : code.index(b"\0", text + fields[0])].decode(): (at, fields[4], fields[5])
+        for at, fields in headers.items()
+    }
+
+
+def changed(code, *, parameter_bytes=None, registers=None):
+    """The cubin, as if ``set_values`` took larger parameters, or more registers and blocks of any size."""
+    code, found = bytearray(code), sections(code)
+    _, at, size = found[".nv.info.set_values"]
+    end, seen = at + size, 0
+    while at < end:
+        form, attribute, value = struct.unpack_from("<BBH", code, at)
+        if (
+            attribute == 0x19 and parameter_bytes is not None
+        ):  # EIATTR_PARAM_CBANK's size stands in an attribute of its own
+            struct.pack_into("<H", code, at + 2, parameter_bytes)
+            seen += 1
+        if attribute == 0x05 and registers is not None:  # EIATTR_MAX_THREADS
+            struct.pack_into("<III", code, at + 4, 1024, 1, 1)
+            seen += 1
+        at += 4 + (value if form == 4 else 0)
+    if registers is not None:
+        header, *_ = found[".text.set_values"]
+        (info,) = struct.unpack_from("<I", code, header + 44)
+        struct.pack_into("<I", code, header + 44, info & 0xFFFFFF | registers << 24)
+    assert seen == 1
+    return bytes(code)
+
+
+@pytest.mark.parametrize(
+    ("change", "threads", "expected"),
+    [
+        ({}, 32, 0),
+        ({"parameter_bytes": 4096}, 32, 0),
+        ({"parameter_bytes": 4097}, 32, 1),
+        ({"registers": 64}, 1024, 0),
+        ({"registers": 65}, 1024, 701),
+        ({"registers": 255}, 256, 0),
+    ],
+)
+def test_limits_of_parameters_and_registers(session, change, threads, expected):
+    code = nvrtc.compile_kernels(session.device.arch).code
+    with session.current():
+        image = changed(code, **change) if change else code
+        library = fake_torch.checked(driver.cuLibraryLoadData(image, [], [], 0, [], [], 0))
+        kernel = fake_torch.checked(driver.cuLibraryGetKernel(library, b"set_values"))
+        function = fake_torch.checked(driver.cuKernelGetFunction(kernel))
+        array = session.empty(8, np.int64)
+        values = ((7, 8, array.pointer), (ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p))
+        answer = driver.cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, session.stream.handle, values, 0)
+        assert status(answer) == expected
+        if expected == 0:
+            assert session.download(array).tolist() == [7] * 8
+        assert status(driver.cuLibraryUnload(library)) == 0
