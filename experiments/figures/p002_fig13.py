@@ -38,7 +38,7 @@ CONFIG = {
         "batch_sizes": [32, 64],
     },
 }
-SECONDS = 200
+SECONDS = 25
 
 
 def run(config: dict) -> dict:

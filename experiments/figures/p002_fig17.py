@@ -24,7 +24,7 @@ CONFIG = {
     "full": {"nodes": 1_000_000, "fanouts": [10, 15], "batch_size": 256, "seeds": 100_000, "hot": 0.1, "memory": "128MiB"},
     "tiny": {"nodes": 5000, "fanouts": [4, 4], "batch_size": 64, "seeds": 500, "hot": 0.1, "memory": "8MiB"},
 }  # fmt: skip
-SECONDS = 60
+SECONDS = 15
 
 
 def run(config: dict) -> dict:

@@ -21,7 +21,7 @@ CONFIG = {
     "full": {"nodes": 1_000_000, "fanouts": [10, 15], "batch_size": 256, "seeds": 100_000, "gpu": 0.02, "cpu": 0.1},
     "tiny": {"nodes": 5000, "fanouts": [4, 4], "batch_size": 64, "seeds": 500, "gpu": 0.02, "cpu": 0.1},
 }
-SECONDS = 60
+SECONDS = 15
 #: Bytes of a read of packed rows, which follow each other.
 READ_BYTES = 512 << 10
 LEVELS = ("Raw", "G", "G + C", "G + C + P")
