@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gids import _native
 from gids.cuda.array import DeviceArray
 from gids.cuda.compile import preload
+from gids.cuda.device_reader import Reading
 from gids.cuda.session import CudaSession
 from gids.errors import ConfigError, DeviceError, StorageError
 from gids.table import RowTable
@@ -52,14 +53,8 @@ class Transport(Protocol):
     def notes(self) -> str:
         """What is to be known of how it reads."""
 
-    def read(self, base: int, file: Ints, offset: Ints, length: Ints, pointer: Ints) -> Any:
-        """Start reads into memory that was registered as ``base``; returns what the next two take."""
-
-    def finish(self, work: Any) -> None:
-        """Wait; raise StorageError for the first read that failed or was short, when all have ended."""
-
-    def abandon(self, work: Any) -> None:
-        """Wait without looking at the outcome."""
+    def read(self, base: int, file: Ints, offset: Ints, length: Ints, pointer: Ints) -> Reading:
+        """Start reads into memory that was registered as ``base``."""
 
     @property
     def broken(self) -> str:
@@ -103,16 +98,6 @@ class BatchTransport:
         columns = (np.ascontiguousarray(part, np.int64) for part in (file, offset, length, pointer - base))
         return self._native.submit(base, *columns)
 
-    def finish(self, work: _native.CufileJob | None) -> None:
-        """Wait for all of them."""
-        if work is not None:
-            work.wait()
-
-    def abandon(self, work: _native.CufileJob | None) -> None:
-        """Queue nothing more, and wait for what is in flight."""
-        if work is not None:
-            work.abandon()
-
     @property
     def broken(self) -> str:
         """What cuFile did not answer."""
@@ -137,7 +122,40 @@ class _Range:
         }  # fmt: skip
 
 
-Futures = list[tuple[Any, int, int, int]]  # kvikio's future, file, offset, bytes
+class KvikioReads:
+    """Reads on kvikio's threads."""
+
+    def __init__(self, table: RowTable):
+        self._table = table
+        self._futures: list[tuple[Any, int, int, int]] = []  # kvikio's future, file, offset, bytes
+
+    def add(self, future: Any, file: int, offset: int, count: int) -> None:
+        """Take note of one more, by what kvikio returned for it."""
+        self._futures.append((future, file, offset, count))
+
+    def wait(self) -> None:
+        """Wait; a short read is an error."""
+        failure: StorageError | None = None
+        for future, file, offset, count in self._futures:
+            path = str(self._table.stripes[file].path)
+            try:
+                got = int(future.get())
+                if got != count:
+                    raise StorageError(f"gds read {got} of {count} bytes", path, offset, count)
+            except StorageError as error:
+                failure = failure or error
+            except (OSError, RuntimeError) as error:
+                failure = failure or StorageError(f"gds read failed ({error})", path, offset, count)
+        if failure is not None:
+            raise failure
+
+    def abandon(self) -> None:
+        """Wait without looking: kvikio cannot take a read back."""
+        for future, *_ in self._futures:
+            try:
+                future.get()
+            except (OSError, RuntimeError):
+                continue
 
 
 class KvikioTransport:
@@ -161,42 +179,17 @@ class KvikioTransport:
         self.files = [kvikio.CuFile(str(stripe.path), "r") for stripe in table.stripes]
         self.notes = f"one call of kvikio for each read: {reason}"
 
-    def read(self, base: int, file: Ints, offset: Ints, length: Ints, pointer: Ints) -> Futures:
+    def read(self, base: int, file: Ints, offset: Ints, length: Ints, pointer: Ints) -> KvikioReads:
         """Start reads, each by a call of its own."""
-        futures: Futures = []
+        reads = KvikioReads(self._table)
         for number, at, count, to in zip(*(part.tolist() for part in (file, offset, length, pointer)), strict=True):
             try:
-                future = self.files[number].pread(_Range(to, count), count, at)
+                reads.add(self.files[number].pread(_Range(to, count), count, at), number, at, count)
             except (OSError, RuntimeError) as error:
-                self.abandon(futures)
+                reads.abandon()
                 path = str(self._table.stripes[number].path)
                 raise StorageError(f"gds read failed ({error})", path, at, count) from error
-            futures.append((future, number, at, count))
-        return futures
-
-    def finish(self, work: Futures | None) -> None:
-        """Wait; a short read is an error."""
-        failure: StorageError | None = None
-        for future, file, offset, count in work or ():
-            path = str(self._table.stripes[file].path)
-            try:
-                got = int(future.get())
-                if got != count:
-                    raise StorageError(f"gds read {got} of {count} bytes", path, offset, count)
-            except StorageError as error:
-                failure = failure or error
-            except (OSError, RuntimeError) as error:
-                failure = failure or StorageError(f"gds read failed ({error})", path, offset, count)
-        if failure is not None:
-            raise failure
-
-    def abandon(self, work: Futures | None) -> None:
-        """Wait without looking: kvikio cannot take a read back."""
-        for future, *_ in work or ():
-            try:
-                future.get()
-            except (OSError, RuntimeError):
-                continue
+        return reads
 
     def close(self) -> None:
         """Close the files."""

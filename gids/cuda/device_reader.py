@@ -6,7 +6,7 @@ import abc
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -111,17 +111,27 @@ def pack_rounds(table: RowTable, plan: ReadPlan, which: Ints, to: Ints, region_b
     return rounds
 
 
+class Reading(Protocol):
+    """Reads that were begun: exactly one of the two calls ends them."""
+
+    def wait(self) -> None:
+        """Wait; raise StorageError for the first read that failed or was short, when all have ended."""
+
+    def abandon(self) -> None:
+        """Begin nothing more, and wait for what is in flight without looking at the outcome."""
+
+
 class DeviceRead:
     """A group's rows under way. The destination must live until :meth:`wait` or :meth:`cancel` has returned.
 
     One thread waits while another may cancel.
     """
 
-    def __init__(self, reader: DeviceReader, out: DeviceArray, rounds: Sequence[Round], direct: Any):
+    def __init__(self, reader: DeviceReader, out: DeviceArray, rounds: Sequence[Round], direct: Reading | None):
         self._reader, self._out, self._rounds, self._direct = reader, out, list(rounds), direct
         self._lock = threading.Lock()
         self._region: DeviceArray | None = None  # guarded by _lock
-        self._running: Any = None  # guarded by _lock; the first of _rounds, once it was begun
+        self._running: Reading | None = None  # guarded by _lock; the first of _rounds, once it was begun
         self._cancelled = False
 
     def start(self) -> DeviceRead:
@@ -142,7 +152,8 @@ class DeviceRead:
         with self._lock:
             try:
                 direct, self._direct = self._direct, None
-                self._reader.finish(direct)
+                if direct is not None:
+                    direct.wait()
                 while self._rounds and not self._cancelled:
                     self._step()
                 if self._cancelled:
@@ -156,10 +167,9 @@ class DeviceRead:
             self._give_back()
             self._region = reader.take_region(current.region_bytes, wait=True)
         assert self._region is not None
-        if self._running is None:
-            self._running = reader.begin(current, self._region)
-        running, self._running = self._running, None
-        reader.finish(running)
+        running = reader.begin(current, self._region) if self._running is None else self._running
+        self._running = None
+        running.wait()
         unpack(reader.session, current, self._region, self._out)
         reader.session.synchronize()  # the region is read into again
         self._rounds.pop(0)
@@ -171,8 +181,9 @@ class DeviceRead:
             self._end()
 
     def _end(self) -> None:
-        for work in (self._direct, self._running):
-            self._reader.abandon(work)
+        for reading in (self._direct, self._running):
+            if reading is not None:
+                reading.abandon()
         self._direct = self._running = None
         self._rounds = []
         self._give_back()
@@ -219,16 +230,8 @@ class DeviceReader(abc.ABC):
         """Take a region back; nothing may use it any more."""
 
     @abc.abstractmethod
-    def begin(self, reads: Round, region: DeviceArray) -> Any:
+    def begin(self, reads: Round, region: DeviceArray) -> Reading:
         """Start the reads of a round."""
-
-    @abc.abstractmethod
-    def finish(self, work: Any) -> None:
-        """Wait for what :meth:`begin` gave; raise the first failure after all has ended."""
-
-    @abc.abstractmethod
-    def abandon(self, work: Any) -> None:
-        """Wait for it without looking at the outcome."""
 
 
 def unpack(session: Session, reads: Round, region: DeviceArray, out: DeviceArray) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from gids.cuda.array import DeviceArray
 from gids.cuda.compile import preload
 from gids.cuda.cufile import LIBRARY, BatchTransport, RegisteredMemory, Transport, open_transport
-from gids.cuda.device_reader import DeviceRead, DeviceReader, Ints, Prepared, Round, pack_rounds
+from gids.cuda.device_reader import DeviceRead, DeviceReader, Ints, Prepared, Reading, Round, pack_rounds
 from gids.cuda.session import CudaSession
 from gids.errors import DeviceError, StorageError
 from gids.storage.curve import load_curve
@@ -187,7 +187,7 @@ class GdsReader(DeviceReader):
         work = self._read(out, direct.file, direct.offset, direct.length, direct.target)
         return DeviceRead(self, out, rounds, work).start()
 
-    def _read(self, memory: DeviceArray, file: Ints, offset: Ints, length: Ints, pointer: Ints) -> Any:
+    def _read(self, memory: DeviceArray, file: Ints, offset: Ints, length: Ints, pointer: Ints) -> Reading:
         registered = self._registered.get(memory.pointer)
         base = memory.pointer if registered is None else registered.base
         work = self.transport.read(base, file, offset, length, pointer)
@@ -221,18 +221,10 @@ class GdsReader(DeviceReader):
         if not self.transport.broken:
             self._regions.put(region)
 
-    def begin(self, reads: Round, region: DeviceArray) -> Any:
+    def begin(self, reads: Round, region: DeviceArray) -> Reading:
         """Start the reads of a round; the last read of a file ends where the file does."""
         length = np.minimum(reads.length, np.maximum(self._sizes[reads.file] - reads.offset, 0))
         return self._read(region, reads.file, reads.offset, length, region.pointer + reads.target)
-
-    def finish(self, work: Any) -> None:
-        """Wait; a short read is an error."""
-        self.transport.finish(work)
-
-    def abandon(self, work: Any) -> None:
-        """Wait without looking at the outcome."""
-        self.transport.abandon(work)
 
     def stats(self) -> dict[str, int]:
         """Return counts since the opening.
@@ -255,13 +247,13 @@ class GdsReader(DeviceReader):
 def _file_sizes(table: RowTable) -> Ints:
     """Return the sizes of a table's files; raise StorageError where one is too short for its rows."""
     sizes = []
-    for stripe in table.stripes:
+    for number, stripe in enumerate(table.stripes):
         try:
             size = stripe.path.stat().st_size
         except OSError as error:
             raise StorageError(f"engine gds cannot open {table.name} ({error})", str(stripe.path)) from error
-        end = stripe.data_offset + max(stripe.num_rows - 1, 0) * table.row_stride + table.row_bytes
-        if stripe.num_rows and size < end:
+        end = table.file_bytes(number)
+        if size < end:
             raise StorageError(
                 f"file must have {end} bytes for its rows (has {size})", str(stripe.path), size, end - size
             )

@@ -10,7 +10,7 @@ import numpy as np
 
 from gids import _native
 from gids.cuda.array import DeviceArray
-from gids.cuda.device_reader import DeviceRead, DeviceReader, Ints, Prepared, Round, pack_rounds
+from gids.cuda.device_reader import DeviceRead, DeviceReader, Ints, Prepared, Reading, Round, pack_rounds
 from gids.cuda.nvme_queues import READ, DeviceQueues, DeviceReads
 from gids.cuda.session import CudaSession
 from gids.errors import DeviceError, StorageError
@@ -109,28 +109,18 @@ class NvmeDeviceReader(DeviceReader):
         if not self._dirty:
             self._free.put(region.pointer - self._base)
 
-    def begin(self, reads: Round, region: DeviceArray) -> DeviceReads:
+    def begin(self, reads: Round, region: DeviceArray) -> Reading:
         """Queue a round's commands."""
         target = reads.target + (region.pointer - self._base)
         commands = _native.nvme_cut_reads(
             self._paths, reads.file, reads.offset, reads.length, target, self.limits.max_io_bytes
         )
         self._stats["commands"] += len(commands) // READ.itemsize
-        return self._queues.submit(commands.view(READ), poll=True)
+        return _Polled(self, self._queues.submit(commands.view(READ), poll=True))
 
-    def finish(self, work: DeviceReads | None) -> None:
-        """Poll until every command is answered."""
-        if work is None:
-            return
-        try:
-            work.wait()
-        finally:
-            self._dirty = self._dirty or not work.settled
-
-    def abandon(self, work: DeviceReads | None) -> None:
-        """Poll without looking at the outcome."""
-        with contextlib.suppress(StorageError):
-            self.finish(work)
+    def settle(self, reads: DeviceReads) -> None:
+        """Note whether a drive may still write to the staging memory."""
+        self._dirty = self._dirty or not reads.settled
 
     def stats(self) -> dict[str, int]:
         """Return counts since the opening: rows, reads, bytes_read, commands."""
@@ -140,3 +130,22 @@ class NvmeDeviceReader(DeviceReader):
         """Release the queue pairs."""
         self._queues.close()
         self.session.close()
+
+
+class _Polled:
+    """A round's commands, which a kernel polls for."""
+
+    def __init__(self, reader: NvmeDeviceReader, reads: DeviceReads):
+        self._reader, self._reads = reader, reads
+
+    def wait(self) -> None:
+        """Poll until every command is answered."""
+        try:
+            self._reads.wait()
+        finally:
+            self._reader.settle(self._reads)
+
+    def abandon(self) -> None:
+        """Poll without looking at the outcome."""
+        with contextlib.suppress(StorageError):
+            self.wait()
