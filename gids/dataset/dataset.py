@@ -350,7 +350,7 @@ def _named(entries: dict[str, StoredTable], name: str, owner: str, kind: str = "
 
 def _check_files(stored: StoredTable) -> None:
     table = stored.table
-    for stripe, expected in zip(table.stripes, stored.file_bytes, strict=True):
+    for number, (stripe, expected) in enumerate(zip(table.stripes, stored.file_bytes, strict=True)):
         try:
             actual = stripe.path.stat().st_size
         except OSError as error:
@@ -360,6 +360,6 @@ def _check_files(stored: StoredTable) -> None:
                 f"{stripe.path} of table {table.name} must have {expected} bytes (got {actual}): "
                 "truncated, resized or replaced after the dataset was written"
             )
-        needed = stripe.data_offset + (stripe.num_rows - 1) * table.row_stride + table.row_bytes
-        if stripe.num_rows and needed > actual:
+        needed = table.file_bytes(number)
+        if needed > actual:
             raise DatasetError(f"{stripe.path} of table {table.name} must have at least {needed} bytes (got {actual})")

@@ -284,8 +284,8 @@ def _parse_table(document: dict[str, Any], places: Places) -> StoredTable:
         stripe_rows=count(document, "stripe_rows", 1),
         held=_parse_held(document.get("held")),
     )
-    for stripe in stripes:
-        if stripe.data_offset + stripe.num_rows * table.row_stride >= MOST:
+    for number, stripe in enumerate(stripes):
+        if table.begin_in(number, stripe.num_rows) >= MOST:
             raise ConfigError(f"{table.name} must end before byte 2**62 of {stripe.path}")
     checksums = document["checksums"]
     path = text(checksums, "path")

@@ -111,10 +111,9 @@ def _copy_table(
 
 def _bytes_of(table: RowTable, number: int) -> tuple[int, int]:
     """Return where the rows that a table holds are in one of its files."""
-    stripe = table.stripes[number]
     rows = (0, table.num_rows) if table.held is None else table.held
     local = [stripe_row_counts(row, table.stripe_rows, len(table.stripes))[number] for row in rows]
-    return stripe.data_offset + local[0] * table.row_stride, stripe.data_offset + local[1] * table.row_stride
+    return table.begin_in(number, local[0]), table.begin_in(number, local[1])
 
 
 def _copy(source: Path, target: Path, ranges: list[tuple[int, int | None]], size: int | None) -> None:

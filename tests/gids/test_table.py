@@ -58,3 +58,11 @@ def test_refuses(change, word):
 def test_locate_refuses(row):
     with pytest.raises(ConfigError, match=r"\[0, 10\)"):
         table().locate(row)
+
+
+def test_where_the_rows_of_a_stripe_end():
+    striped = table(row_stride=128, stripes=(Stripe(Path("a"), 0, 6), Stripe(Path("b"), 7, 4)), stripe_rows=2)
+    assert (striped.begin_in(1, 0), striped.begin_in(1, 3), striped.begin_in(1, 4)) == (7, 391, 519)
+    assert striped.locate(7) == (1, striped.begin_in(1, 3))
+    assert [striped.file_bytes(number) for number in (0, 1)] == [740, 491]  # the last row has no padding
+    assert table(num_rows=0, stripes=(Stripe(Path("a"), 128, 0),)).file_bytes(0) == 0
