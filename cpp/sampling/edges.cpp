@@ -16,7 +16,7 @@ constexpr int64_t kPieceEdges = 4096;       // edges that one thread handles at 
 constexpr int64_t kCountAhead = 32;         // destinations between prefetch and use of an offset
 constexpr int64_t kGatherAhead = 64;        // edges between prefetch and use of a neighbour
 constexpr int64_t kReadEdges = 4 << 20;     // neighbours asked of the reader at a time
-constexpr int64_t kListBytes = 512;         // of a list, fetched ahead: the processor sees the rest coming
+constexpr int64_t kListBytes = 4096;        // of a list, fetched ahead: the processor sees the rest coming
 constexpr int64_t kWindow = 64;             // destinations whose hot lists are looked up together
 constexpr int64_t kCold = INT64_MIN;        // not among the hot lists
 constexpr int64_t kSliceWeights = 4 << 20;  // weights read from disk at a time
@@ -52,23 +52,23 @@ void resolve_on_disk(const Relation& relation, const int64_t* nodes, const int64
         if (edges.num_edges() > 0) relation.read(positions, edges.num_edges(), edges.src.data());
         return;
     }
-    Array<int64_t> wanted;  // positions, and then what is there
+    // What hot lists have is put aside and what they have not moves together, so that it is read in place: memory for a
+    // second copy of a layer's positions would come on top of what the topology was given.
+    Array<int64_t> aside;
     Array<int64_t> shifts(std::min(edges.num_dst(), kReadEdges));
     for (int64_t begin = 0, end = 0; begin < edges.num_dst(); begin = end) {
         const auto is_cold = [&](int64_t i) { return shifts[i - begin] == kCold; };
-        int64_t count = 0;
-        for (end = begin; end < edges.num_dst() && end - begin < kReadEdges && count < kReadEdges;) {
+        int64_t cold = 0;
+        for (end = begin; end < edges.num_dst() && end - begin < kReadEdges && cold < kReadEdges;) {
             const int64_t window = std::min({end + kWindow, edges.num_dst(), begin + kReadEdges});
             find_hot(relation, *hot, nodes + end, window - end, shifts.data() + (end - begin));
             for (; end < window; ++end)
-                if (is_cold(end)) count += edges.indptr[end + 1] - edges.indptr[end];
+                if (is_cold(end)) cold += edges.indptr[end + 1] - edges.indptr[end];
         }
-        wanted.reserve(count);
-        int64_t* next = wanted.data();
-        for (int64_t i = begin; i < end; ++i)
-            if (is_cold(i)) next = std::copy(positions + edges.indptr[i], positions + edges.indptr[i + 1], next);
-        if (count > 0) relation.read(wanted.data(), count, wanted.data());
-        const int64_t* value = wanted.data();
+        int64_t* const together = edges.src.data() + edges.indptr[begin];
+        aside.reserve(edges.indptr[end] - edges.indptr[begin] - cold);
+        int64_t* next = together;
+        int64_t* put = aside.data();
         for (int64_t first = begin; first < end; first += kWindow) {
             const int64_t last = std::min(first + kWindow, end);
             for (int64_t i = first; i < last; ++i)
@@ -76,16 +76,18 @@ void resolve_on_disk(const Relation& relation, const int64_t* nodes, const int64
                     for (int64_t e = edges.indptr[i]; e < edges.indptr[i + 1]; ++e)
                         hot->prefetch_value(positions[e] + shifts[i - begin]);
             for (int64_t i = first; i < last; ++i) {
-                const int64_t from = edges.indptr[i];
-                const int64_t to = edges.indptr[i + 1];
-                if (is_cold(i)) {
-                    std::copy_n(value, to - from, edges.src.data() + from);
-                    value += to - from;
-                } else {
-                    const int64_t shift = shifts[i - begin];
-                    for (int64_t e = from; e < to; ++e) edges.src[e] = hot->value(positions[e] + shift);
-                }
+                const int64_t from = edges.indptr[i], to = edges.indptr[i + 1];
+                if (is_cold(i)) next = std::copy(positions + from, positions + to, next);
+                else
+                    for (int64_t e = from; e < to; ++e) *put++ = hot->value(positions[e] + shifts[i - begin]);
             }
+        }
+        if (cold > 0) relation.read(together, cold, together);
+        for (int64_t i = end; i-- > begin;) {  // from the end on: what is together lies before where it belongs
+            const int64_t to = edges.indptr[i + 1], degree = to - edges.indptr[i];
+            int64_t*& value = is_cold(i) ? next : put;
+            std::copy_backward(value - degree, value, edges.src.data() + to);
+            value -= degree;
         }
     }
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +49,10 @@ class Sizes:
 
     Attributes
     ----------
+    batches : int
+        Batches of a round in memory.
+    disk_batches : int
+        Batches of a round from disk, where one takes about a second.
     limits_mib : tuple of (int, float)
         Memory limits for a graph on disk, and what gids must reach beside a mapped file under each.
     ring_mib, ring_threads : tuple of int
@@ -61,6 +66,7 @@ class Sizes:
     disk_nodes: int
     disk_edges: int
     batches: int
+    disk_batches: int
     rounds: int
     requests: int
     rmat_nodes: int
@@ -70,10 +76,20 @@ class Sizes:
     fio_s: float = 3.0
 
 
-FULL = Sizes(4_000_000, 60_000_000, 4_000_000, 240_000_000, batches=4, rounds=5, requests=2000, rmat_nodes=1_000_000)
+FULL = Sizes(
+    4_000_000,
+    60_000_000,
+    4_000_000,
+    240_000_000,
+    batches=4,
+    disk_batches=2,
+    rounds=5,
+    requests=2000,
+    rmat_nodes=1_000_000,
+)
 # Every part, every kind of contender: what is left out is more of the same, in processes that take seconds to start.
 QUICK = Sizes(
-    *(20_000, 300_000, 20_000, 600_000, 1, 2, 50, 20_000),
+    *(20_000, 300_000, 20_000, 600_000, 1, 1, 2, 50, 20_000),
     limits_mib=LIMITS_MIB[:1],
     ring_mib=RING_MIB[:1],
     ring_threads=RING_THREADS[1:],
@@ -91,6 +107,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="run these parts")
 
 
+def say(part: str) -> None:
+    """Say on standard error what is measured now: a whole run takes minutes."""
+    print(f"{time.strftime('%H:%M:%S')} bench sample: {part}", file=sys.stderr, flush=True)
+
+
 def run(args: argparse.Namespace) -> Report:
     """Measure, and compare with the floors."""
     sizes = QUICK if args.quick else FULL
@@ -104,30 +125,41 @@ def run(args: argparse.Namespace) -> Report:
         indptr, indices = (on_huge_pages(array) for array in small_pages)
         topology = Topology.from_arrays(indptr, indices, validate=False)
         if "memory" in parts:
+            say("memory")
             memory_section(report, topology, small_pages, sizes, rounds)
         if "latency" in parts:
+            say("latency")
             report.extra["latency_us"] = latency_section(topology, sizes.requests)
         if "labor" in parts:
+            say("labor")
             labor_section(report, args.directory, sizes.rmat_nodes, sizes.batches, rounds)
         if "serve" in parts:
+            say("serve")
             serve_section(report, topology, "memory", sizes.requests, rounds)
         del topology, indptr, indices, small_pages
     if parts & {"serve", *ON_DISK}:
         with graph_directory(args.directory, args.keep, sizes) as directory:
+            say("graph on disk")
             graph = write_graph(directory, sizes.disk_nodes, sizes.disk_edges)
             report.extra["curve"] = probe_once(directory, quick=args.quick)
             if "open" in parts:
+                say("open")
                 open_section(report, graph, rounds, sizes.fio_s)
             if "disk" in parts:
-                disk_section(report, graph, sizes.batches, rounds, sizes.fio_s)
+                say("disk")
+                disk_section(report, graph, sizes.disk_batches, rounds, sizes.fio_s)
             if "limits" in parts:
-                limits_section(report, directory, sizes.limits_mib, sizes.batches, rounds)
+                say("limits")
+                limits_section(report, directory, sizes.limits_mib, sizes.disk_batches, rounds)
             if "workers" in parts:
-                workers_section(report, graph, sizes.batches, rounds)
+                say("workers")
+                workers_section(report, graph, sizes.disk_batches, rounds)
             if "ring" in parts:
+                say("ring")
                 shapes = [(limit, threads) for limit in sizes.ring_mib for threads in sizes.ring_threads]
-                ring_section(report, directory, shapes, max(sizes.batches // 2, 1), rounds)
+                ring_section(report, directory, shapes, max(sizes.disk_batches // 2, 1), rounds)
             if "serve" in parts:
+                say("serve, disk")
                 with Topology.from_dataset(graph, on_disk=True, budget=disk_budget(graph)) as topology:
                     serve_section(report, topology, "disk", max(sizes.requests // 2, 8), rounds)
     return report

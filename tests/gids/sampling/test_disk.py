@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gids import ConfigError, DatasetError, RowTable, StorageError, Stripe
+from gids import ConfigError, DatasetError, RowTable, StorageError, Stripe, _native
 from gids.sampling import (
     DiskMemory,
     EdgeSeeds,
@@ -284,3 +284,25 @@ def test_resident_bytes_do_not_grow_with_edges(tmp_path):
             return disk.resident_bytes()
 
     assert resident(300) - resident(3) < 2 * 1000  # offsets take more bits
+
+
+def test_a_batch_from_disk_has_no_second_copy_of_its_positions(tmp_path):
+    """Reading works in less than one more number per edge: such arrays come on top of what the topology was given."""
+    nodes, degree, fanout = 1000, 2000, 500
+    etype = ("_N", "_E", "_N")
+    indices = np.random.default_rng(4).integers(0, nodes, nodes * degree, np.int32)
+    graph = {etype: (np.arange(nodes + 1) * degree, indices)}
+    tables = {etype: {"indices": write_table(tmp_path, "indices", indices), "ids": None, "weights": None}}
+    sampler, peaks = NeighborSampler([fanout]), {}
+    for on_disk in (True, False):
+        source = Stored({"_N": nodes}, graph, tables, tmp_path)
+        budget = DiskMemory(hot_bytes=300_000) if on_disk else None
+        with Topology.from_dataset(source, on_disk=on_disk, budget=budget) as topology:
+            for _ in range(2):  # the first sample makes tables that the topology keeps
+                held, _ = _native.thread_sampling_memory(mark=True)
+                edges = sampler.sample(topology, np.arange(nodes), SampleKey()).num_edges
+                peaks[on_disk] = _native.thread_sampling_memory()[1] - held
+            if on_disk:
+                assert 0 < topology.disk_stats()[etype]["hot_lists"] < nodes
+    assert edges == nodes * fanout
+    assert peaks[True] - peaks[False] < 8 * edges
