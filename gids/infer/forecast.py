@@ -15,7 +15,6 @@ from torch import Tensor
 from gids.dataset import checksum
 from gids.infer.feed import SweepFeed
 from gids.infer.inorder import InOrderSweep, TileBlock
-from gids.infer.keeping import Group
 from gids.infer.layers import LayerBlock, evaluating, unwrap
 from gids.infer.run import Inference, Opened
 from gids.infer.scan import ScanSweep
@@ -23,6 +22,7 @@ from gids.infer.schedule import LayerPlan
 from gids.infer.tiles import Tile
 from gids.runtime.work import Work
 from gids.storage import RowReader, StorageOptions, load_curve
+from gids.storage.curve import DeviceCurve
 from gids.storage.plan import PlanLimits, plan_reads
 from gids.table import RowTable, Stripe
 from gids.types import TableKey
@@ -192,7 +192,7 @@ class _Layer:
             blocks, missing = sweep.blocks_of(division, batch)
             built = time.perf_counter() - begin
             if not number:
-                self._time_reading(table, batch.group, missing, sweep.storage)
+                self._time_reading(table, (batch.group.begin, batch.group.end), missing, sweep.storage)
             timed = blocks[: max(1, TIMED_TILES // len(chosen))]
             took, passing = self._time_tiles(sweep, timed)
             if number:
@@ -208,8 +208,7 @@ class _Layer:
         self._read += size + before[1]
         self._least += table.total_bytes
         self._io_s += curve.cost.per_read_s * float(reads) + per_byte * float(size)
-        if curve.write_bandwidth is not None:
-            self._io_s += self._job.layer_bytes(self._plan) / curve.write_bandwidth
+        self._add_writing(curve)
         alone += (
             (self.cpu.per_read_s * float(reads) + self.cpu.per_byte_s * float(size)) * tiles / len(sweep.of_type.tiles)
         )
@@ -224,19 +223,19 @@ class _Layer:
         return found.num_reads, found.total_bytes
 
     def _time_reading(
-        self, table: RowTable, group: Group, missing: npt.NDArray[np.int64], storage: StorageOptions
+        self, table: RowTable, own: tuple[int, int], missing: npt.NDArray[np.int64], storage: StorageOptions
     ) -> None:
-        """Read rows of one group, where they are there, to see what that takes of the processors."""
+        """Read consecutive rows and some others, where they are there, to see what that takes of the processors."""
         if not table.stripes[0].path.is_file():
             return
         costs = []
         with RowReader(table, storage, self._opened.pool) as reader:
-            for rows in (np.arange(group.begin, group.end), missing):
+            for rows in (np.arange(*own), missing):
                 begin = time.process_time()
                 reader.read(rows)
                 costs.append(time.process_time() - begin)
-        own, (reads, size) = (group.end - group.begin) * table.row_bytes, self._reads(table, missing, storage)
-        per_byte = costs[0] / own
+        reads, size = self._reads(table, missing, storage)
+        per_byte = costs[0] / ((own[1] - own[0]) * table.row_bytes)
         self.cpu = ReadingCost(max(0.0, costs[1] - per_byte * size) / max(1, reads), per_byte)
 
     def _time_tiles(self, sweep: InOrderSweep, blocks: list[TileBlock]) -> tuple[float, float]:
@@ -254,6 +253,11 @@ class _Layer:
             passing += time.perf_counter() - begin
         return took, passing
 
+    def _add_writing(self, curve: DeviceCurve) -> None:
+        """Count what writing takes of the disk, where that was probed."""
+        if curve.write_bandwidth is not None:
+            self._io_s += self._job.layer_bytes(self._plan) / curve.write_bandwidth
+
     def _add_scan(self, sweep: ScanSweep, table: RowTable) -> None:
         """Count the rows that pass by, by the edges; time a part's grouping, two of its blocks and one of its tiles."""
         parts = sweep.parts(sweep.of_type.tiles)
@@ -262,7 +266,9 @@ class _Layer:
         self._read += rows * table.row_bytes
         self._least += table.total_bytes
         self._io_s += rows * table.row_bytes * (curve.cost.per_byte_s + curve.cost.per_read_s / (128 << 10))
+        self._add_writing(curve)
         part = parts[0]
+        self._time_reading(table, sweep.rows_of(0), np.empty(0, np.int64), sweep.storage)
         begin = time.perf_counter()
         edges = sweep.group(part)
         grouping = (time.perf_counter() - begin) / max(1, part.edges)
@@ -281,7 +287,9 @@ class _Layer:
         begin = time.perf_counter()
         self._pass_on(results.of(sweep.finished(tile, own, sums[: len(own)])))
         finishing = (time.perf_counter() - begin) * len(sweep.of_type.tiles)
-        self._compute_s += (grouping + adding / max(1, added)) * sweep.num_edges + finishing
+        self._before_s += grouping * sweep.num_edges  # no rows are read meanwhile
+        copying = self.cpu.per_byte_s * rows * table.row_bytes / self._opened.pool.threads
+        self._compute_s += adding / max(1, added) * sweep.num_edges + finishing + copying
 
     def _pass_on(self, made: Mapping[str, Tensor]) -> None:
         """Do with results what the writing of them costs the processors."""

@@ -148,7 +148,7 @@ class ScanSweep:
         self._budget = parse_bytes(options.budget, "budget")
         given = options.storage
         given = StorageOptions(engine=given) if isinstance(given, str) else given or StorageOptions()
-        self._storage = replace(given, staging_bytes=min(given.staging_bytes, STAGING_BYTES))
+        self.storage = replace(given, staging_bytes=min(given.staging_bytes, STAGING_BYTES))
         size = min(BLOCK_BYTES, int(self._budget * BLOCK_SHARE)) // self.kind.row_bytes
         self.block_rows = max(LEAST_BLOCK_ROWS, min(size, table.num_rows))
         with torch.inference_mode():
@@ -171,7 +171,7 @@ class ScanSweep:
         tiles += of_type.scratch_bytes(self._graph.dataset.num_nodes(self._ntype))
         block = self.block_rows * (2 * kind.row_bytes + 2 * self.width * kind.dtype.itemsize + 2 * PLANNED_ROW_BYTES)
         degrees = sum(counts.nbytes for counts in (self._graph.out_degrees or {}).values())
-        return tiles + block + degrees + self._graph.topology.resident_bytes() + self._storage.staging_bytes
+        return tiles + block + degrees + self._graph.topology.resident_bytes() + self.storage.staging_bytes
 
     def _part_bytes(self, destinations: int, edges: int) -> int:
         """Memory of a part: sums and offsets of its destinations; its edges, as stored and grouped."""
@@ -224,7 +224,7 @@ class ScanSweep:
         facts.reasons += (f"rows of all sources pass by {len(parts)} times",)
         most = max(self.block_rows, max(tile.end - tile.begin for tile in tiles))
         buffers = [aligned_empty(most, self.kind.dim, self.kind.dtype) for _ in range(2)]
-        with RowReader(self._table, self._storage, self._pool) as reader:
+        with RowReader(self._table, self.storage, self._pool) as reader:
             for part in parts:
                 size = self._part_bytes(part.end - part.begin, part.edges)
                 account.reserve(size)

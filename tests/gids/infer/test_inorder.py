@@ -123,3 +123,17 @@ def test_rows_that_a_layer_passes_on_are_not_overwritten(graph, tmp_path):
     found = gids.infer([same], graph, tmp_path / "out", budget="64MiB", tile=128)
     assert len(result(found)) == NODES
     assert torch.equal(result(found), in_memory([same], graph))
+
+
+@pytest.mark.parametrize("budget", ["24MiB", "1GiB"])
+def test_the_runtime_writes_the_same_files(graph, tmp_path, monkeypatch, budget):
+    model = GraphSAGE(DIM, 24, 5, 2)
+    written = []
+    for name in ("in order", "runtime"):
+        with monkeypatch.context() as patched:
+            if name == "runtime":
+                patched.setattr(Inference, "in_order", property(lambda self: False))
+            found = gids.infer(model, graph, tmp_path / name, budget=budget, tile=256, top_k=2)
+        written.append({file.name: file.read_bytes() for file in found.path.rglob("*.bin")})
+    assert len(written[0]) >= 3
+    assert written[0] == written[1]

@@ -17,6 +17,8 @@ from gids.dataset import DatasetWriter
 from gids.dataset.table_writer import TableWriter
 from gids.errors import DatasetError, StorageError
 from gids.infer import results
+from gids.infer.inorder import InOrderSweep
+from gids.infer.sweep import LayerSweep
 from gids.models import GraphSAGE
 from gids.storage import StorageOptions
 from gids.storage.options import FaultOptions
@@ -67,45 +69,64 @@ def killed_at(number, monkeypatch, calls):
 STEPS = [(TableWriter, "_write"), (TableWriter, "_checkpoint"), (DatasetWriter, "finish"), (shutil, "rmtree")]
 
 
-@pytest.mark.parametrize("step", [29, pytest.param(5, marks=pytest.mark.long)])
-def test_killed_at_many_points(graph, model, tmp_path, monkeypatch, step):
-    expected = files(gids.infer(model, graph, tmp_path / "whole", **OPTIONS).path)
+COMPUTES = [(InOrderSweep, "computed"), (LayerSweep, "_run_layer")]
+
+
+@pytest.mark.parametrize(
+    ("step", "more"),
+    [
+        (29, {}),
+        (29, {"fanouts": [11, 11, 11]}),  # through the runtime; no node has more in-edges
+        pytest.param(5, {}, marks=pytest.mark.long),
+    ],
+)
+def test_killed_at_many_points(graph, model, tmp_path, monkeypatch, step, more):
+    options = OPTIONS | more
+    expected = files(gids.infer(model, graph, tmp_path / "whole", **options).path)
     computed, points = [], 0
-    run_layer = gids.infer.sweep.LayerSweep._run_layer
     while True:
         points += step  # of about 250: every kind of them, in every layer
         out = tmp_path / f"out{points}"
         with monkeypatch.context() as patched:
             killed_at(points, patched, STEPS)
             try:
-                gids.infer(model, graph, out, **OPTIONS)
+                gids.infer(model, graph, out, **options)
                 break  # there are no more points
             except Killed:
                 pass
         with monkeypatch.context() as patched:
             tiles = []
-            patched.setattr(
-                gids.infer.sweep.LayerSweep,
-                "_run_layer",
-                lambda self, found, tiles=tiles: tiles.append(1) or run_layer(self, found),
-            )
-            found = files(gids.infer(model, graph, out, **OPTIONS).path)
+            for owner, name in COMPUTES:
+                patched.setattr(owner, name, noted(getattr(owner, name), tiles))
+            found = files(gids.infer(model, graph, out, **options).path)
             changed = [name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name)]
             assert changed == [], f"killed at step {points}"
         computed.append(len(tiles))
         shutil.rmtree(out)
     every = 3 * -(-NODES // 256)
     assert len(computed) > 4
-    assert max(computed) <= every
+    assert every / 2 < max(computed) <= every
     # Finished tiles are not computed again: the later the kill, the fewer are left.
     assert computed == sorted(computed, reverse=True)
     assert computed[-1] < every / 4
+
+
+def noted(function, calls):
+    """The function, which notes every call in a list."""
+
+    def call(*arguments):
+        calls.append(1)
+        return function(*arguments)
+
+    return call
 
 
 SCRIPT = """
 import json, signal, sys, torch, gids
 from gids.dataset.table_writer import TableWriter
 from gids.infer import results
+from gids.infer.inorder import InOrderSweep
+from gids.infer.sweep import LayerSweep
 from gids.models import GraphSAGE
 results.CHECKPOINT_BYTES = 1
 append, left = TableWriter.append, [int(sys.argv[4])]
