@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -166,7 +167,7 @@ def test_cancelled_read_leaves_out_alone(tmp_path, engine):
         pending.cancel()
         assert pending.done()
         before = out.clone()
-        time.sleep(0.3)
+        reader.read(ROWS[:1])  # its answer comes after all of theirs
         assert torch.equal(out.view(torch.int32), before.view(torch.int32))
         pending.cancel()
 
@@ -234,8 +235,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the back
 table = RowTable("t", "float32", 128, 1000, 512, (Stripe(Path(sys.argv[1]), 0, 1000),), 1000)
 for engine in sys.stdin:
     reader = RowReader(table, StorageOptions(engine=engine.strip(), fault=FaultOptions(delay_us=60_000_000)))
-    print("reading", flush=True)
     try:
+        print("reading", flush=True)
         reader.read(range(1000))
     except KeyboardInterrupt:
         print("interrupted", flush=True)
@@ -244,11 +245,26 @@ for engine in sys.stdin:
 """
 
 
+def wait_until_asleep(pid):
+    """Return when the main thread of a process sleeps, and has done nothing since the last look."""
+
+    def look():
+        status = Path(f"/proc/{pid}/task/{pid}/status").read_text()
+        switches = re.findall(r"ctxt_switches:\t(\d+)", status)
+        return re.search(r"State:\t(\w)", status)[1], *switches
+
+    deadline, last = time.monotonic() + 60, None
+    while (now := look()) != last or now[0] != "S":
+        assert time.monotonic() < deadline, f"it does not sleep: {now}"
+        last = now
+        time.sleep(0.01)
+
+
 def interrupt_seconds(process, engine):
     """Interrupt a read whose answer takes a minute; return how long that took."""
     print(engine, file=process.stdin, flush=True)
     assert process.stdout.readline() == "reading\n"
-    time.sleep(0.3)
+    wait_until_asleep(process.pid)
     process.send_signal(signal.SIGINT)
     started = time.monotonic()
     assert process.stdout.readline() == "interrupted\n"

@@ -25,6 +25,14 @@ def empty(rows, table):
     return aligned_empty(rows, table.dim, table.torch_dtype)
 
 
+def wait_until_written(out, before):
+    """Return when the device has written to every row of what was full of ``before``; its answers are held back."""
+    deadline = time.monotonic() + 60
+    while (out == before).all(1).any():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.001)
+
+
 @pytest.fixture(params=PLACING)
 def placing(request):
     return request.param
@@ -105,12 +113,12 @@ def test_error_names_the_row_and_the_reader_goes_on(tmp_path, placing):
 def test_cancel_returns_when_nothing_is_written_any_more(tmp_path, placing):
     table, _ = make_table(tmp_path, dim=1024, num_rows=200)
     with RowReader(table, options(placing, FaultOptions(delay_us=100_000))) as reader:
-        out = empty(len(ROWS), table)
+        out = empty(len(ROWS), table).fill_(7.5)
         pending = reader.submit(ROWS, out)
-        time.sleep(0.02)
+        wait_until_written(out, 7.5)
         pending.cancel()
         out.fill_(3.0)
-        time.sleep(0.3)
+        reader.read(ROWS[:1])  # begins when those reads are back
         assert (out == 3.0).all()
 
 
@@ -118,8 +126,9 @@ def test_cancel_does_not_wait_for_a_device_that_hangs_but_the_next_read_does(tmp
     table, values = make_table(tmp_path, dim=1024, num_rows=200)
     with RowReader(table, options(placing, FaultOptions(delay_us=4_000_000))) as reader:
         began = time.monotonic()
-        pending = reader.submit(ROWS, empty(len(ROWS), table))
-        time.sleep(1)  # the device has them
+        out = empty(len(ROWS), table).fill_(7.5)
+        pending = reader.submit(ROWS, out)
+        wait_until_written(out, 7.5)
         pending.cancel()
         assert time.monotonic() - began < 3.9
         got = reader.read(ROWS[:1])  # begins when those reads are back
