@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,6 +162,7 @@ class SpillOptions:
 
     disk: int | str
     directory: str | os.PathLike[str] | None = None
+    _: KW_ONLY
     batches: int | None = None
     most_written: int | str | None = None
 

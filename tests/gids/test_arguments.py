@@ -74,3 +74,6 @@ def test_the_loader_takes_few_arguments_and_options_are_named() -> None:
     for options in (gids.MemoryOptions, gids.PipelineOptions, gids.OrderOptions, gids.OutputOptions):
         assert all(p.kind is p.KEYWORD_ONLY for p in inspect.signature(options).parameters.values())
         assert options.__dataclass_params__.frozen
+    of_spill = inspect.signature(gids.SpillOptions).parameters  # a size may stand alone, as in spill="64GiB"
+    assert [n for n, p in of_spill.items() if p.kind is not p.KEYWORD_ONLY] == ["disk", "directory"]
+    assert gids.SpillOptions.__dataclass_params__.frozen
