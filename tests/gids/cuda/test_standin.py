@@ -13,6 +13,10 @@ pytest.importorskip("cuda.core", reason="cuda-core is not installed (tests/requi
 
 ROOT = Path(__file__).resolve().parents[3]
 CASES = sorted((Path(__file__).parent / "standin").glob("case_*.py"))
+#: Cases that take long, or leave another device current than they found; the others share a process.
+ALONE = ("case_counts", "case_cufile", "case_doors", "case_loader", "case_misuse", "case_slots", "case_strict")
+PROCESSES = {path.stem: [path] for path in CASES if path.stem in ALONE}
+PROCESSES["others"] = [path for path in CASES if path.stem not in ALONE]
 
 
 def load(path):
@@ -50,11 +54,11 @@ def told(result):
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("standin")
-@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
-def test_case(environment, case):
+@pytest.mark.parametrize("name", PROCESSES)
+def test_cases(environment, name):
     result = run(
         environment, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "python_files=case_*.py",
-        "--timeout=120", "-m", "not long", str(case),
+        "--timeout=120", "-m", "not long", *map(str, PROCESSES[name]),
     )  # fmt: skip
     assert result.returncode == 0, told(result)
     assert " passed" in result.stdout

@@ -8,10 +8,12 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
+import fake_torch
 import pytest
 import torch
 
 import gids
+from gids.cuda.interop import pointer_ordinal
 from gids.pyg import LinkNeighborLoader, NeighborLoader
 
 HAS_DGL = importlib.util.find_spec("dgl") is not None
@@ -44,6 +46,22 @@ def test_pyg(dataset: gids.Dataset, live: Any) -> None:
     assert loader.stats().batches == len(got)
     del loader
     assert live() == before
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "cuda"])
+def test_pyg_on_the_second_device(dataset: gids.Dataset, device: str) -> None:
+    """Named, or as the device that is torch's current one."""
+
+    def make(**where: Any) -> NeighborLoader:
+        return NeighborLoader(dataset, [4, 3], "train", batch_size=64, budget="64MiB", **where)
+
+    fake_torch.set_device(1)
+    try:
+        loader = make(device=device, memory=MEMORY)
+        assert {pointer_ordinal(data.x.data_ptr()) for data in loader} == {1}
+        assert pyg_batches(loader) == pyg_batches(make())
+    finally:
+        fake_torch.set_device(0)
 
 
 def test_pyg_links(dataset: gids.Dataset) -> None:

@@ -268,6 +268,7 @@ def test_popularity_beyond_the_window(dataset):
     assert ranked.tables["_N/feat"].cache != plain.tables["_N/feat"].cache
 
 
+@pytest.mark.pooled(always=True)
 def test_training_that_lags_holds_up_neither_storage_nor_the_batches_after_it(dataset, fake):
     """The stream that trains stands still; batches are sampled, read and gathered nevertheless, and freed without it."""
     with load(dataset, seeds="train", device="cuda", device_budget="48MiB", **OPTIONS) as loader:
@@ -275,6 +276,7 @@ def test_training_that_lags_holds_up_neither_storage_nor_the_batches_after_it(da
         check_that_no_batch_waits_for_training(loader, dataset, fake)
 
 
+@pytest.mark.pooled(always=True)
 def test_training_that_lags_does_not_keep_stores_from_being_replaced(dataset, fake, monkeypatch):
     """They are, with a cache by expected visits and then with a host buffer: what was pinned is freed at the end."""
     held, replaced, real = threading.Event(), [], TierOpener.replace

@@ -26,7 +26,10 @@ POOLED = os.environ.get("GIDS_CASES_POOLED", "1") == "1"
 def pytest_configure(config):
     """Declare the marks of these cases."""
     config.addinivalue_line("markers", "forgive(rule, reason): let the stand-in forgive a rule; see docs/standin.md")
-    config.addinivalue_line("markers", "pooled: sessions keep freed memory, as they do for users")
+    config.addinivalue_line(
+        "markers",
+        "pooled(always=False): sessions keep freed memory, as they do for users; always: whatever the environment says",
+    )
     config.addinivalue_line("markers", "no_context: the test calls the driver with no current context on purpose")
 
 
@@ -51,8 +54,12 @@ def forgive(request):
 
 @pytest.fixture(autouse=True)
 def pooled(request, monkeypatch):
-    """Return freed memory to the driver at once, which sees every later use; marked tests keep it, as users do."""
-    monkeypatch.setattr(BlockPool, "keeps", request.node.get_closest_marker("pooled") is not None and POOLED)
+    """Return freed memory to the driver at once, which sees every later use; marked tests keep it, as users do.
+
+    What goes back at once waits for the streams of its consumers: a test of what does not wait for them must keep it.
+    """
+    mark = request.node.get_closest_marker("pooled")
+    monkeypatch.setattr(BlockPool, "keeps", mark is not None and (POOLED or mark.kwargs.get("always", False)))
 
 
 @pytest.fixture(autouse=True)
