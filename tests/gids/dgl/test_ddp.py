@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = """
 import json, sys, warnings
 import dgl, dgl.nn, numpy, torch
-from gids import PipelineOptions
+import gids
+from gids import OrderOptions, PipelineOptions
 from gids.dgl import DataLoader
+from gids.partition import make
 warnings.simplefilter("ignore")
 torch.distributed.init_process_group("gloo")
 rank = torch.distributed.get_rank()
@@ -49,9 +52,18 @@ for epoch in range(2):
         optimizer.step()
         seeds.append([epoch, *output_nodes.tolist()])
 weights = model.module.weight.flatten().tolist()
-with open(f"{sys.argv[1]}/rank{rank}.json", "w") as file:
-    json.dump({"seeds": seeds, "weights": weights}, file)
 loader.close()
+# In the order of parts: every rank takes its own seeds part by part.
+partition = make(gids.open(sys.argv[2]), 5, store=False, threads=1)
+with DataLoader(
+    graph, torch.arange(300), sampler, batch_size=16, shuffle=True, use_ddp=True, ddp_seed=3,
+    gids=sys.argv[2], budget="64MiB", order=OrderOptions(parts=partition),
+) as by_parts:
+    ordered = [node for _, output_nodes, _ in by_parts for node in output_nodes.tolist()]
+(parts,) = partition.parts.values()
+with open(f"{sys.argv[1]}/rank{rank}.json", "w") as file:
+    found = {"seeds": seeds, "weights": weights, "ordered": ordered, "parts": parts[ordered].tolist()}
+    json.dump(found, file)
 torch.distributed.destroy_process_group()
 """
 
@@ -73,3 +85,7 @@ def test_two_processes(bare_homogeneous: Any, homogeneous_dataset: Dataset, tmp_
     for epoch in range(2):
         seen = [node for rank in ranks for number, *nodes in rank["seeds"] if number == epoch for node in nodes]
         assert sorted(seen) == list(range(300))
+    assert sorted(ranks[0]["ordered"] + ranks[1]["ordered"]) == list(range(300))
+    for rank in ranks:
+        changes = sum(one != other for one, other in pairwise(rank["parts"]))
+        assert changes == len(set(rank["parts"])) - 1 > 0

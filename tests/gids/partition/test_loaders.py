@@ -178,6 +178,12 @@ def test_through_pyg(graph):
         assert [batch.n_id[: batch.batch_size].tolist() for batch in resumed] == got[1:]
     with loader(graph, seed=5) as plain:
         assert seeds_of(plain) == got
+    shared = []
+    for rank in range(2):
+        mine = OrderOptions(parts=COUNT, parts_per_group=2, rank=rank, world_size=2)
+        with pyg.NeighborLoader(graph, [3, 3], "train", **(options | {"order": mine})) as one:
+            shared.append([batch.n_id[: batch.batch_size].tolist() for batch in one])
+    assert [batch for pair in zip(*shared, strict=True) for batch in pair][: len(got)] == got
     ends = torch.stack([torch.arange(COUNT * SIZE), torch.arange(COUNT * SIZE).roll(1)])
     options |= {"batch_size": SIZE, "order": OrderOptions(parts=COUNT)}
     with pyg.LinkNeighborLoader(graph, [3], ends, **options) as links:
