@@ -1,4 +1,4 @@
-"""DGL with all features in memory: what no disk can beat."""
+"""DGL with all features in memory: what a loader from disk is measured against."""
 
 from __future__ import annotations
 
