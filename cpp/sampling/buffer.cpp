@@ -78,7 +78,7 @@ size_t Buffer::piece_bytes(size_t bytes) {
     return (bytes + step - 1) / step * step;
 }
 
-Buffer::Buffer(size_t bytes) {
+Buffer::Buffer(size_t bytes, Of of) : of_(of) {
     if (bytes == 0) return;
     const size_t piece = piece_bytes(bytes);
     Recycler& pool = recycler();
@@ -95,7 +95,7 @@ Buffer::Buffer(size_t bytes) {
         pool.hold(piece);
     }
     bytes_ = piece;
-    count_for_thread(static_cast<int64_t>(piece));
+    if (of_ == Of::kThread) count_for_thread(static_cast<int64_t>(piece));
     if (data_ != nullptr) return;
     try {
         zeroed_ = piece >= kHugeBytes;
@@ -104,7 +104,7 @@ Buffer::Buffer(size_t bytes) {
     } catch (...) {
         const std::lock_guard lock(pool.mutex);
         pool.held_bytes -= piece;
-        count_for_thread(-static_cast<int64_t>(piece));
+        if (of_ == Of::kThread) count_for_thread(-static_cast<int64_t>(piece));
         throw;
     }
 }
@@ -112,7 +112,7 @@ Buffer::Buffer(size_t bytes) {
 Buffer::~Buffer() {
     if (data_ == nullptr) return;
     Recycler& pool = recycler();
-    count_for_thread(-static_cast<int64_t>(bytes_));
+    if (of_ == Of::kThread) count_for_thread(-static_cast<int64_t>(bytes_));
     {
         const std::lock_guard lock(pool.mutex);
         pool.held_bytes -= bytes_;

@@ -28,8 +28,11 @@ class Buffer {
 public:
     static constexpr size_t kHugeBytes = size_t{1} << 20;
 
+    // Whose a piece is: the thread's that makes it, or of no thread where another one may be the last to hold it.
+    enum class Of { kThread, kProcess };
+
     Buffer() = default;
-    explicit Buffer(size_t bytes);
+    explicit Buffer(size_t bytes, Of of = Of::kThread);
     ~Buffer();
     Buffer(Buffer&& other) noexcept { swap(other); }
     Buffer& operator=(Buffer&& other) noexcept {
@@ -53,7 +56,8 @@ public:
     static Usage usage();
     static void mark_peak();
 
-    // Of the Buffers that the calling thread made, less those that it destroyed; the most since its last mark.
+    // Of the Buffers that the calling thread made as its own, less those of any thread that it destroyed; the most
+    // since its last mark.
     struct ThreadUsage {
         int64_t held_bytes;  // negative where it destroyed more than it made
         int64_t peak_bytes;
@@ -72,11 +76,13 @@ private:
         std::swap(data_, other.data_);
         std::swap(bytes_, other.bytes_);
         std::swap(zeroed_, other.zeroed_);
+        std::swap(of_, other.of_);
     }
 
     void* data_ = nullptr;
     size_t bytes_ = 0;
     bool zeroed_ = false;
+    Of of_ = Of::kThread;
 };
 
 // A Buffer seen as elements of T, with a logical size within its capacity.
@@ -84,7 +90,8 @@ template <class T>
 class Array {
 public:
     Array() = default;
-    explicit Array(int64_t size) : buffer_(static_cast<size_t>(size) * sizeof(T)), size_(size) {}
+    explicit Array(int64_t size, Buffer::Of of = Buffer::Of::kThread)
+        : buffer_(static_cast<size_t>(size) * sizeof(T), of), size_(size) {}
     Array(Array&& other) noexcept : buffer_(std::move(other.buffer_)), size_(std::exchange(other.size_, 0)) {}
     Array& operator=(Array&& other) noexcept {
         buffer_ = std::move(other.buffer_);

@@ -172,7 +172,7 @@ void PositionReader::read_values(Shared& shared, const int64_t* positions, int64
         // Also where all would fit: while one part is read, the next is planned and the last one taken apart.
         const int64_t most = std::min(shared.values.most_of_one(), std::max(size / kPartsAtLeast, kPartRows));
         if (size <= most) {
-            Array<int64_t> rows(size);
+            Array<int64_t> rows(size, Buffer::Of::kProcess);
             std::copy(positions + begin, positions + end, rows.begin());
             take(shared.values.read(std::move(rows), check_interrupt_).data(), size,
                  [&](int64_t i) { return begin + i; });
@@ -182,7 +182,7 @@ void PositionReader::read_values(Shared& shared, const int64_t* positions, int64
         const auto order_of = [&](size_t part) { return parts.order.data() + parts.bounds[part]; };
         const auto size_of = [&](size_t part) { return parts.bounds[part + 1] - parts.bounds[part]; };
         const auto rows_of = [&](size_t part) {
-            Array<int64_t> rows(size_of(part));
+            Array<int64_t> rows(size_of(part), Buffer::Of::kProcess);
             const int32_t* order = order_of(part);
             for (int64_t i = 0; i < rows.size(); ++i) rows[i] = positions[begin + order[i]];
             return rows;
@@ -226,7 +226,7 @@ void PositionReader::read_granules(Shared& shared, const int64_t* positions, int
     cached_.fetch_add(static_cast<uint64_t>(distinct - num_missing), std::memory_order_relaxed);
     for (int64_t begin = 0, end = 0; begin < num_missing; begin = end) {
         end = std::min(num_missing, begin + shared.granules->most_of_one());
-        Array<int64_t> rows(end - begin);
+        Array<int64_t> rows(end - begin, Buffer::Of::kProcess);
         std::copy(missing.begin() + begin, missing.begin() + end, rows.begin());
         const Sweeps::Rows read = shared.granules->read(std::move(rows), check_interrupt_);
         for (int64_t i = begin; i < end; ++i) {

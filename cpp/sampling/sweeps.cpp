@@ -110,7 +110,7 @@ void Sweeps::pass(Requests requests, const std::function<void()>& check_interrup
     if (requests.size() > 1) {
         int64_t total = 0;
         for (const auto& request : requests) total += static_cast<int64_t>(request->rows.size());
-        const auto joined = std::make_shared<Array<int64_t>>(total);
+        const auto joined = std::make_shared<Array<int64_t>>(total, Buffer::Of::kProcess);
         int64_t* next = joined->data();
         for (const auto& request : requests) {
             std::copy(request->rows.begin(), request->rows.end(), next);
@@ -120,7 +120,8 @@ void Sweeps::pass(Requests requests, const std::function<void()>& check_interrup
         }
         all = {joined->data(), static_cast<size_t>(total)};
     }
-    const auto frames = std::make_shared<Array<std::byte>>(static_cast<int64_t>(all.size()) * options_.row_bytes);
+    const auto frames =
+        std::make_shared<Array<std::byte>>(static_cast<int64_t>(all.size()) * options_.row_bytes, Buffer::Of::kProcess);
     for (const auto& request : requests) {
         request->result.frames_ = frames;
         request->result.offset_ = (request->rows.data() - all.data()) * options_.row_bytes;

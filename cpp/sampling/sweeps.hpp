@@ -39,8 +39,9 @@ public:
     // reader must outlive this.
     Sweeps(storage::Reader& reader, Options options) : reader_(reader), options_(options) {}
 
-    // Throws StorageError where a read fails that these rows need. check_interrupt: called while waiting, about ten
-    // times a second; may throw, or be empty.
+    // rows: of Buffer::Of::kProcess, for a pass may give them back on another's thread. Throws StorageError where a
+    // read fails that these rows need. check_interrupt: called while waiting, about ten times a second; may throw, or
+    // be empty.
     Rows read(Array<int64_t> rows, const std::function<void()>& check_interrupt);
 
     // Rows that a request should have at most, so that as many passes run at once as may.

@@ -164,8 +164,14 @@ class Packing:
 
     def run(self) -> Packed:
         """Make the packed epochs; a full disk, or too small a limit, leaves nothing."""
-        job = {"pack": self.recipe.identity(), **self.settings, "batches": self._most_batches}
-        build = Build(self.path, {**job, "budget": self._budget_bytes()}, False, (), self._progress, None)
+        job = {
+            "pack": self.recipe.identity(),
+            "tables": [str(key) for key in self.recipe.tables],
+            **self.settings,
+            "budget": self._budget_bytes(),
+            "batches": self._most_batches,
+        }
+        build = Build(self.path, job, False, (), self._progress, None)
         try:
             packed = self._make(build)
         except (ConfigError, DatasetError):

@@ -72,6 +72,20 @@ def test_goes_on_after_a_kill(graph, whole, tmp_path, monkeypatch, step, at):
     assert packed.facts["bytes_read"] <= packed.facts["table_bytes"] - done_before
 
 
+def test_a_killed_job_of_other_tables_is_not_gone_on_with(graph, tmp_path, monkeypatch):
+    monkeypatch.setattr(sampled, "NOTED_BATCHES", 3)
+
+    def kill(name, done, total):
+        if name == "_N/feat":
+            raise Killed
+
+    with pytest.raises(Killed):
+        gids.pack(graph, tmp_path / "packed", progress=kill, features=["feat"], **ARGUMENTS)
+    gids.pack(graph, tmp_path / "packed", features=["feat", "year"], **ARGUMENTS)
+    gids.pack(graph, tmp_path / "fresh", features=["feat", "year"], **ARGUMENTS)
+    assert contents(tmp_path / "packed") == contents(tmp_path / "fresh")
+
+
 def test_a_real_kill(graph, whole, tmp_path):
     """A process that is killed in the middle of its passes leaves what the next one goes on from."""
     script = f"""
