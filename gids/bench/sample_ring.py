@@ -21,7 +21,7 @@ RING_MIB = (512, 1536)
 RING_THREADS = (1, 2)
 RING = "RingSampler (stand-in)"
 
-# The aim of the issue against RingSampler's own code, which is not available here.
+# The aim against RingSampler's own code, which is not part of this repository: what stands for it here follows its paper.
 FLOOR_RING = 3.0
 
 
