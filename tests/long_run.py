@@ -1,4 +1,10 @@
-"""Runs the tests marked `long` and keeps what came out, with the commit, in experiments/results/long/test_long.json."""
+"""Runs the tests marked `long` and keeps what came out, with the commit, in experiments/results/long/test_long.json.
+
+    python tests/long_run.py [PATH ...] [--OPTION ...]
+
+The record has one entry for each part that ran, `tests` or the paths given, with the commit at which it did. A part that runs
+again replaces its entry and those of what lies within it; the others stay as they are, at the commits that they name.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +15,8 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "experiments" / "results" / "long" / "test_long.json"
@@ -39,6 +46,17 @@ def outcomes(report: Path) -> list[dict[str, object]]:
     return found
 
 
+def kept(entries: list[dict[str, Any]], entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the entries of a record with one more, which replaces those of whose paths it has each."""
+    ran = [PurePosixPath(path) for path in entry["paths"]]
+    others = [
+        other
+        for other in entries
+        if not all(any(PurePosixPath(path).is_relative_to(whole) for whole in ran) for path in other["paths"])
+    ]
+    return sorted([*others, entry], key=lambda one: one["paths"])
+
+
 def main(arguments: list[str]) -> int:
     """Run, print, keep; return pytest's exit code."""
     begun = time.time()
@@ -47,12 +65,15 @@ def main(arguments: list[str]) -> int:
         where = [argument for argument in arguments if not argument.startswith("-")] or ["tests"]
         options = [argument for argument in arguments if argument.startswith("-")]
         command = [sys.executable, "-m", "pytest", "-m", "long", f"--junitxml={report}", *options, *where]
+        at = commit()  # before: files may be changed while the tests run
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
         tests = outcomes(report) if report.exists() else []
-    if where != ["tests"] or not tests:
-        return code  # a part of them is no record of the whole
-    record = {
-        "commit": commit(),
+    if not tests:
+        return code
+    entry = {
+        "paths": sorted(where),
+        "options": options,
+        "commit": at,
         "time_utc": time.strftime("%Y-%m-%d %H:%M", time.gmtime(begun)),
         "seconds": round(time.time() - begun),
         "python": platform.python_version(),
@@ -60,7 +81,8 @@ def main(arguments: list[str]) -> int:
         "exit_code": code,
         "tests": tests,
     }
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    entries = json.loads(RECORD.read_text())["parts"] if RECORD.exists() else []
+    RECORD.write_text(json.dumps({"parts": kept(entries, entry)}, indent=1) + "\n")
     print(f"kept in {RECORD.relative_to(ROOT)}")
     return code
 
