@@ -414,8 +414,8 @@ class _Rows:
     def _take_slots(self, count: int) -> np.ndarray:
         self._num_free -= count
         assert self._num_free >= 0  # as planned
-        taken: np.ndarray = self._free[self._num_free : self._num_free + count]
-        return taken.copy()
+        taken: np.ndarray = self._free[self._num_free : self._num_free + count].copy()
+        return taken
 
     def prepare(self, batch: Batch) -> Prepared:
         """Ask for the rows of a batch and build its blocks, on a thread of its own."""
