@@ -36,8 +36,11 @@ CLOSE = 1.5
 FINALISTS = 2
 #: A peer that takes longer for one measurement is not tuned further.
 PATIENCE_S = 120.0
-#: Batches of a round that are compared with the file, every one of them.
-VERIFIED_BATCHES = 32
+#: Batches of each peer that are compared with the file; of ours it is every one of a round.
+VERIFIED_PEER_BATCHES = 4
+#: Of the limit, at most, page cache and the kernel's part included. At the limit the kernel takes pages back, and kills where
+#: it finds none: a loader that keeps to its budget never brings it that far.
+CGROUP_CEILING = 0.99
 OURS, MAPPED = "gids", "dgl-mmap-random"
 
 
@@ -100,11 +103,11 @@ class Regime:
         ours, mapped = self._start(OURS, "gids"), self._start(MAPPED, "dgl", advice="random")
         peers = [self._start(kind, kind, setting=tuned[kind]["setting"]) for kind in kinds]
         workers = {OURS: ours, MAPPED: mapped} | dict(zip(kinds, peers, strict=True))
-        checked = 2 if self.args.quick else VERIFIED_BATCHES
         verified = {}
         for name, worker in workers.items():
-            few = checked if name == OURS else min(checked, 4)
-            verified[name] = worker.ask("verify", 0, few)["verified_batches"]
+            count = self.batches if name == OURS else min(self.batches, VERIFIED_PEER_BATCHES)
+            verified[name] = worker.ask("verify", 0, count)["verified_batches"]
+            self._forget()
         answers: dict[str, list[dict[str, Any]]] = {name: [] for name in workers}
         for number in range(self.rounds):
             for name in workers if number % 2 == 0 else reversed(workers):
@@ -120,7 +123,15 @@ class Regime:
         self.report.measurements += rates.values()
         self._judge(rates, answers[OURS])
         extra = {
-            "peers": {kind: {k: v for k, v in found.items() if k != "rate"} for kind, found in tuned.items()},
+            "peers": {
+                kind: {
+                    "setting": found["setting"],
+                    "in_words": in_words(PEERS[kind][1], found["setting"]),
+                    "rate_by_setting": found["rate_by_setting"],
+                    "alternated": kind in kinds,  # with gids; the others stand with what they did while tuned
+                }
+                for kind, found in tuned.items()
+            },
             "left_out": left_out,
             "times_peer": self._cells(rates[OURS].median, rates, tuned),
             "verified_batches": verified,
@@ -203,6 +214,9 @@ class Regime:
             self._bar("rows/s over the best peer", rate[OURS] / best, PEER_FLOOR)
         self._bar("peak resident memory / limit", peak / self.limit, 1.0, True)
         self._bar("growth of the process / (1.05 x budget + 32 MiB)", growth, 1.0, True)
+        charged = [a["cgroup_peak_bytes"] for a in ours if a.get("cgroup_peak_bytes") is not None]
+        if charged:
+            self._bar("peak of the memory cgroup / limit", max(charged) / self.limit, CGROUP_CEILING, True)
 
     def _bar(self, name: str, value: float, floor: float, lower_is_better: bool = False) -> None:
         self.report.bars.append(Bar(self.prefix + name, value, floor, lower_is_better))

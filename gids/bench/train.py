@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> Report:
     size, scale = (SMALL, QUICK) if args.quick else (WHOLE, FULL)
     rounds = args.rounds or size.rounds
     _, missing = doors()
-    report = Report("train", {"quick": args.quick, "doors": list(args.only), "rounds": rounds})
+    report = Report("train", {"quick": args.quick, "doors": list(args.only), "rounds": rounds, "accuracy": size.accuracy})
     with ExitStack() as stack:
         root = args.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gids-bench-")))
         root.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ class Cells:
         self.stack = ExitStack()
         graph = "typed" if self.typed else "dense"
         report.settings[graph] = self.common | {"limit_bytes": None if args.no_limit else self.limit}
-        for name in ("seconds_per_epoch", "over_memory", "peers", "left_out", "to_accuracy"):
+        for name in ("seconds_per_epoch", "best_peer", "over_memory", "peers", "left_out", "to_accuracy"):
             report.extra.setdefault(name, {})
 
     def __enter__(self) -> Cells:
@@ -165,7 +165,7 @@ class Cells:
 
     def measure(self, door: str) -> None:
         """Tune the peers of a door, then let the best of them alternate with gids and with memory, model by model."""
-        kind, setting = self._tune(door)
+        kind, setting, in_full = self._tune(door)
         with ExitStack() as stack:
             workers = {
                 GIDS: self._start(stack, door, GIDS),
@@ -174,6 +174,7 @@ class Cells:
             }
             for model in self.models:
                 for hidden in self.size.hidden:
+                    self._extra("best_peer")[f"{door}, {model} {hidden}"] = in_full
                     self._cell(door, model, hidden, workers)
             if not self.typed and door == "plain":
                 self._accuracy(workers)
@@ -204,8 +205,8 @@ class Cells:
             found[name] = worker.ask("accuracy", 0, patience_s=PATIENCE_S, **order)
             self._forget()
 
-    def _tune(self, door: str) -> tuple[str, int]:
-        """Return the fastest kind of peer of a door and its setting, tried with the smallest model."""
+    def _tune(self, door: str) -> tuple[str, int, str]:
+        """Return the fastest kind of peer of a door, its setting, and both in words, tried with the smallest model."""
 
         def rate_of(kind: str, setting: int) -> float:
             with ExitStack() as stack:
@@ -222,10 +223,10 @@ class Cells:
         tuned, left_out = tune(kinds, rate_of, every=not self.args.quick)
         best = max(tuned, key=lambda kind: tuned[kind]["rate"])
         cell = f"{door}, {'typed' if self.typed else 'dense'}"
-        said = {kind: in_words(kinds[kind][0], found["setting"]) for kind, found in tuned.items()}
-        self._extra("peers")[cell] = {"best": f"{best}, {said[best]}", "tried": tuned}
+        in_full = f"{best}, {in_words(kinds[best][0], tuned[best]['setting'])}"
+        self._extra("peers")[cell] = {"best": in_full, "tried": tuned}
         self._extra("left_out")[cell] = left_out
-        return best, int(tuned[best]["setting"])
+        return best, int(tuned[best]["setting"]), in_full
 
     def _start(self, stack: ExitStack, door: str, kind: str, *, advice: str = "", setting: int = 0) -> Worker:
         name = f"{door}-{kind}-{advice}{setting}".replace(" ", "-").replace("'", "")

@@ -106,6 +106,7 @@ def check(report, doors):
     seconds = report["results"]["seconds_per_epoch"]
     assert set(seconds) == cells
     assert all(set(cell) == {"gids", "best peer", "in memory"} for cell in seconds.values())
+    assert set(report["results"]["best_peer"]) == set(report["results"]["over_memory"]) == cells
     assert len(report["results"]["rates"]) == 3 * len(cells)
     assert report["bars"] == [], "a quick run promises nothing"
 
