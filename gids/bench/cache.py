@@ -14,9 +14,9 @@ need stays by expected visits. ``window(W)`` alone, which counts uses while a ro
 
 What to expect: where the cache holds nearly all that is ever asked for, as 16 % of an R-MAT graph do, no policy can gain
 a fifth over random, as belady shows. And the smaller a batch, the more of the cache lies beyond the window, where only
-belady knows the next use: beside it stands window(16) told the trace's own counts (:data:`TOLD`), its future included,
-about the most that a policy that sees 16 batches can know of what comes after them. A promise that belady, or window(16)
-told the counts, does not keep either stays as a bar that is marked as beyond reach. Counting accesses as they come, alone
+belady knows the next use: beside it stands window(16) told the trace's own counts (:data:`TOLD`), its future included. That
+is no bound, only a policy that knows more than any can: a promise it misses too is missed. What belady, the most that any
+policy can reach, does not gain over random is a bar that is marked as beyond reach. Counting accesses as they come, alone
 or together with the expected visits, was tried on these traces and adds nothing: it is a noisier estimate of the same
 rates. What helps is to look further ahead: window(128) stands beside window(16) on the small batches.
 """
@@ -52,7 +52,7 @@ FEWER_POLICIES = ("random", "lru", "sieve", "gids(16)", "window(16)", "window(12
 RANKED = "window(16), ranked"
 #: Rows that a trace asks for, at least, as a multiple of the largest cache.
 TURNS = 16
-#: The same by how often the trace itself, its future included, uses a row: nobody has this, it is a limit.
+#: The same by how often the trace itself, its future included, uses a row: nobody knows this, and it is no bound either.
 TOLD = "window(16), told the counts"
 HOST_SHARE = 0.2
 
@@ -184,7 +184,7 @@ def _ranked(policy: str) -> str:
 
 
 def _hit_bars(trace: Trace, ratios: dict[str, dict[str, float]], report: Report) -> None:
-    """Promise the same of every trace; what cannot be had on one is marked, see above."""
+    """Promise the same of every trace; what belady proves that none can have is marked, see above."""
     window_rows = trace.window_share(16)
     for share in SHARES:
         column = f"{share:.0%}"
@@ -197,7 +197,6 @@ def _hit_bars(trace: Trace, ratios: dict[str, dict[str, float]], report: Report)
                     f"window(16) / belady, {case} (told the counts: {told:.3f})",
                     window / best,
                     WINDOW_OF_BELADY,
-                    reachable=told >= WINDOW_OF_BELADY,
                 )
             )
         report.bars.append(

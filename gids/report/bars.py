@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Bar:
     """One figure that is promised. ``holds`` when ``value >= floor``, or ``<=`` where lower is better.
 
-    ``reachable`` is False where the run itself shows that nothing could hold it, or that not even one who is told more than
-    it can know does; the bar is then no more than a record.
+    ``reachable`` is False where an upper bound that the run itself found, as belady's hits, shows that nothing could hold it;
+    the bar is then no more than a record.
     """
 
     name: str

@@ -46,8 +46,8 @@ def test_hit_ratios_keep_their_promises(result):
 
 def test_what_no_policy_can_keep_is_marked(result):
     for bar in result["bars"]:
-        best = re.search(r"\((?:belady|told the counts): ([\d.]+)\)$", bar["name"])
-        if best is None:
+        best = re.search(r"\(belady: ([\d.]+)\)$", bar["name"])
+        if best is None:  # no bound is known: window(16) told the counts, which the name may say, is none
             assert bar["reachable"], bar
         elif abs(float(best[1]) - bar["floor"]) > 0.01:
             assert bar["reachable"] == (float(best[1]) > bar["floor"]), bar
