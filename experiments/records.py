@@ -103,10 +103,31 @@ def joined(target: Path, first: dict[str, Any], further: dict[str, Any]) -> dict
     bars = [*first["bars"], *further["bars"]]
     missed = [bar for bar in bars if not bar["holds"]]
     beyond = sum(not bar["reachable"] for bar in missed)
-    rates = [*first["results"]["rates"], *further["results"]["rates"]]
     return first | {
         "further_runs": [*first.get("further_runs", []), further["provenance"]],
-        "results": further["results"] | first["results"] | {"rates": rates},
+        "results": of_both(first["results"], further["results"], len(first.get("further_runs", [])) + 2),
         "bars": bars,
         "summary": f"{len(missed)} of {len(bars)} bars missed, {beyond} of them beyond reach",
     }
+
+
+def of_both(first: dict[str, Any], further: dict[str, Any], run: int) -> dict[str, Any]:
+    """Return the entries of two runs: tables joined, lists of names one after the other, and values that differ side by side.
+
+    Parameters
+    ----------
+    first, further : dict
+        Results, or a part of them.
+    run : int
+        Number of the further run, which names what differs: nothing is lost.
+    """
+    found = further | first
+    for key in first.keys() & further.keys():
+        one, other = first[key], further[key]
+        if isinstance(one, dict) and isinstance(other, dict):
+            found[key] = of_both(one, other, run)
+        elif isinstance(one, list) and isinstance(other, list) and all(isinstance(v, str | dict) for v in one + other):
+            found[key] = [*one, *(value for value in other if value not in one)]
+        elif one != other:
+            found[f"{key}, run {run}"] = other
+    return found
