@@ -93,7 +93,9 @@ def run(args: argparse.Namespace) -> Report:
     size, scale = (SMALL, QUICK) if args.quick else (WHOLE, FULL)
     rounds = args.rounds or size.rounds
     _, missing = doors()
-    report = Report("train", {"quick": args.quick, "doors": list(args.only), "rounds": rounds, "accuracy": size.accuracy})
+    report = Report(
+        "train", {"quick": args.quick, "doors": list(args.only), "rounds": rounds, "accuracy": size.accuracy}
+    )
     with ExitStack() as stack:
         root = args.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gids-bench-")))
         root.mkdir(parents=True, exist_ok=True)
