@@ -52,6 +52,9 @@ void bind_signal(nb::module_& m) {
 
 NB_MODULE(_native, m) {
     m.doc() = "Native core of gids.";
+    // An interpreter may end while threads of ours stand in the middle of something, and hold it; the system takes it
+    // back.
+    nb::set_leak_warnings(false);
     nb::register_exception_translator(translate);
     bind_thread_pool(m);
     bind_signal(m);

@@ -137,10 +137,18 @@ class RowTable:
         return stripe, starts[stripe] + (local_unit * self.stripe_rows + within) * self.row_stride
 
     def begin_in(self, number: int, local: int) -> int:
-        """Return the byte at which row ``local`` of one stripe begins, or would begin if it had so many."""
+        """Return the byte at which row ``local`` of one stripe begins, or would begin if it had so many.
+
+        Parameters
+        ----------
+        number : int
+            Of the stripe.
+        local : int
+            Position of the row in it.
+        """
         return self.stripes[number].data_offset + local * self.row_stride
 
     def file_bytes(self, number: int) -> int:
-        """Return how many bytes the file of a stripe must have for its rows; the last one needs no padding."""
+        """Return how many bytes the file of stripe ``number`` must have for its rows; the last one needs no padding."""
         rows = self.stripes[number].num_rows
         return self.begin_in(number, rows - 1) + self.row_bytes if rows else 0

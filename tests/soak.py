@@ -133,7 +133,7 @@ class Soak:
         memory = gids.MemoryOptions(cache=self.chance.choice(["64KiB", "1MiB"]), host_buffer="256KiB")
         with gids.Loader(
             dataset, "train", fanouts=[10, 10], batch_size=512, budget="64MiB",
-            storage=storage, pipeline=pipeline, memory=memory, seed=self.chance.randrange(1000),
+            storage=storage, pipeline=pipeline, memory=memory, order=gids.OrderOptions(seed=self.chance.randrange(1000)),
         ) as loader:  # fmt: skip
             loader.prepare()
             for _ in range(4):

@@ -11,8 +11,14 @@ ROOT = Path(__file__).resolve().parents[1]
 SUITES = {
     "storage": ["tests/gids/storage", "--deselect=tests/gids/storage/test_bench_disk.py", "-k", "not interrupt"],
     "nvme": ["tests/nvme/test_drive.py", "tests/nvme/test_engine.py", "-k", "not many_random_reads"],
-    "loader": ["tests/gids/loader/test_loader.py", "tests/gids/loader/test_shared.py"],
+    "loader": ["tests/gids/loader/test_loader.py", "tests/gids/tiers/test_shared.py"],
 }
+
+
+def test_every_suite_is_there():
+    named = [word.removeprefix("--deselect=") for suite in SUITES.values() for word in suite if "tests/" in word]
+    assert len(named) >= len(SUITES)
+    assert not [path for path in named if not (ROOT / path).exists()]
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <cerrno>
@@ -215,6 +216,12 @@ void bind_nvme(nb::module_& m) {
           "Byte ranges of files as reads of drives: an array of kernels/nvme_spec.cuh's Read, as bytes.");
     m.def("nvme_may_retry", &may_retry, "status"_a, "Whether the same command may fare better another time.");
 
+    nb::class_<DeviceQueues::Run>(m, "NvmeKernels", "Kernels that use queue pairs, until they have ended.")
+        .def_prop_ro("function", &DeviceQueues::Run::function, "Address of the function that ends it.")
+        .def_prop_ro("address", &DeviceQueues::Run::address, "What that function is given.")
+        .def_prop_ro("has_ended", &DeviceQueues::Run::has_ended)
+        .def("end", &DeviceQueues::Run::end, "End it, if the driver has not.");
+
     nb::class_<DeviceQueues>(m, "NvmeDeviceQueues", "Queue pairs that kernels drive.")
         .def(nb::init<std::vector<std::shared_ptr<Drive>>, uint32_t, uint32_t, uint64_t>(), "drives"_a, "pairs"_a,
              "ids"_a, "data_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
@@ -234,8 +241,7 @@ void bind_nvme(nb::module_& m) {
                      found.emplace_back(reinterpret_cast<uintptr_t>(region.address), region.bytes, region.registers);
                  return found;
              })
-        .def("begin", &DeviceQueues::begin, nb::call_guard<nb::gil_scoped_release>())
-        .def("end", &DeviceQueues::end, nb::call_guard<nb::gil_scoped_release>())
+        .def("begin", &DeviceQueues::begin, nb::keep_alive<0, 1>(), nb::call_guard<nb::gil_scoped_release>())
         .def("pump", &DeviceQueues::pump, nb::call_guard<nb::gil_scoped_release>())
         .def("take_failures", [](DeviceQueues& queues) {
             std::vector<std::tuple<uint64_t, int, std::string>> found;

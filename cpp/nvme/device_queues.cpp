@@ -77,7 +77,7 @@ std::vector<DeviceQueues::Region> DeviceQueues::regions() const {
     return found;
 }
 
-void DeviceQueues::begin() {
+std::unique_ptr<DeviceQueues::Run> DeviceQueues::begin() {
     for (size_t d = 0; d < pairs_.size(); ++d)
         for (const auto& pair : pairs_[d]) {
             // Under the mutex: either the watchdog sees this kernel, or we see that it took the pair.
@@ -89,11 +89,13 @@ void DeviceQueues::begin() {
                                    error_number);
             }
         }
+    auto run = std::make_unique<Run>(*this);  // nothing below throws: its end takes back what is counted here
     for (const auto& mine : pairs_)
         for (const auto& pair : mine) {
             const std::lock_guard lock(pair->mutex);
             ++pair->kernels;
         }
+    return run;
 }
 
 void DeviceQueues::end() {

@@ -2,6 +2,8 @@
 // see.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,10 +35,32 @@ public:
     };
     std::vector<Region> regions() const;
 
-    // Around every launch: begin() throws StorageError when a drive is closed; end() follows the stream's
-    // synchronisation.
-    void begin();
-    void end();
+    // Kernels that use the queues, from before their launch until they have ended: the watchdog takes no queue away
+    // meanwhile. The driver calls `ended` in the stream behind them; what it does not call, as after a failure of the
+    // device, the host ends.
+    class Run {
+    public:
+        explicit Run(DeviceQueues& queues) : queues_(queues) {}
+        ~Run() { end(); }
+        Run(const Run&) = delete;
+        Run& operator=(const Run&) = delete;
+
+        // For cuLaunchHostFunc: may be called on any thread, and calls nothing of the driver's.
+        static void ended(void* run) { static_cast<Run*>(run)->end(); }
+        std::uintptr_t function() const { return reinterpret_cast<std::uintptr_t>(&Run::ended); }
+        std::uintptr_t address() const { return reinterpret_cast<std::uintptr_t>(this); }
+
+        void end() {
+            if (!ended_.exchange(true)) queues_.end();
+        }
+        bool has_ended() const { return ended_.load(); }
+
+    private:
+        DeviceQueues& queues_;
+        std::atomic<bool> ended_{false};
+    };
+    // Throws StorageError when a drive is closed.
+    std::unique_ptr<Run> begin();
     // Carries doorbells where a store alone does not reach the device.
     void pump();
     // What the watchdog ended since the last call: (user, errno, reason).
@@ -47,6 +71,7 @@ private:
         void operator()(std::byte* memory) const { std::free(memory); }
     };
     void release();
+    void end();
 
     std::vector<std::shared_ptr<Drive>> drives_;
     std::unique_ptr<DmaMemory> data_;

@@ -1,8 +1,11 @@
 // Python side of cpp/pack. Callers check sizes and that rows ascend; arrays outlive the object that was made of them.
 #include <nanobind/stl/string.h>
 
+#include <stdexcept>
+
 #include "bind.hpp"
 #include "pack/scatter.hpp"
+#include "pack/uses.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -30,6 +33,32 @@ std::vector<pack::Region> regions_of(const ConstVector<int64_t>& begins, const C
     return regions;
 }
 
+// Rows of a batch ascend, so its first and its last one show whether all are rows of the table.
+template <class Id>
+std::span<const Id> rows_of(const ConstVector<Id>& ids, size_t table_rows) {
+    const std::span<const Id> found(ids.data(), ids.size());
+    if (!found.empty() && (static_cast<int64_t>(found.front()) < 0 || static_cast<size_t>(found.back()) >= table_rows))
+        throw std::out_of_range("ids must be rows of the table, ascending");
+    return found;
+}
+
+template <class Id>
+void bind_uses(nb::module_& m) {
+    m.def(
+        "count_uses",
+        [](ConstVector<Id> ids, Vector<uint32_t> counts) {
+            pack::count_uses(rows_of(ids, counts.size()), {counts.data(), counts.size()});
+        },
+        "ids"_a, "counts"_a, Release(), "Add one to the count of every row of a batch.");
+    m.def(
+        "mark_rows",
+        [](ConstVector<Id> ids, int32_t segment, Vector<int32_t> marks) {
+            return pack::mark_rows(rows_of(ids, marks.size()), segment, {marks.data(), marks.size()});
+        },
+        "ids"_a, "segment"_a, "marks"_a, Release(),
+        "Mark the rows of a batch with its segment; returns how many no earlier batch of the segment had.");
+}
+
 }  // namespace
 
 void bind_pack(nb::module_& m) {
@@ -53,6 +82,9 @@ void bind_pack(nb::module_& m) {
             "first_row"_a, "rows"_a, "count"_a, "pool"_a, Release())
         .def("checkpoint", &pack::Scatter::checkpoint, "pool"_a, Release())
         .def_prop_ro("bytes_written", &pack::Scatter::bytes_written);
+    m.attr("NEVER_COUNTED") = pack::kNeverCounted;
+    bind_uses<uint32_t>(m);
+    bind_uses<int64_t>(m);
 }
 
 }  // namespace gids

@@ -43,7 +43,7 @@ def transform(batch: gids.Batch) -> None:
 def main(path: str) -> None:
     """Compare one epoch with what torch makes of the same batches."""
     device = "cuda" if torch.cuda.is_available() else None
-    options = {"fanouts": [2, 2], "batch_size": 16, "seed": 1, "device": device}
+    options = {"fanouts": [2, 2], "batch_size": 16, "device": device}
     with (
         gids.Loader(path, "train", **options) as plain,
         gids.Loader(path, "train", output=gids.OutputOptions(transform=transform), **options) as loader,

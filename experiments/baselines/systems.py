@@ -37,9 +37,8 @@ class Gids(Contender):
             seeds=self.dataset.split("train"),
             sampler=job.sampler(),
             batch_size=job.batch_size,
-            seed=job.seed,
             budget=job.budget,
-            **loader_arguments(options),
+            **loader_arguments(options | {"seed": job.seed}),
         ).prepare()
 
     @classmethod
@@ -129,7 +128,7 @@ class Ginex(Gids):
     )
     OPTIONS: ClassVar[dict[str, Any]] = {
         "policy": "belady",
-        "spill": True,
+        "spill_samples": True,
         "sweep_batches": 1,
         "host_buffer": 0,
         "storage": ROW_BY_ROW,

@@ -8,15 +8,18 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gids.bench.cuda_profiles import PROFILES, Profile
 from gids.bench.cuda_time import Call, Clock, Scale, Timeline
 from gids.bench.harness import Bar, Report
+from gids.cuda.choice import Workload
 from gids.cuda.passes import sort_rounds
 from gids.errors import ConfigError, GidsError
+from gids.storage.curve import ReadCost, modelled_curve
+from gids.storage.options import StorageOptions
 
 ESTIMATED = "estimated, not measured"
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,6 +79,7 @@ def run(args: argparse.Namespace) -> Report:
                 f"{scale.rows:,.0f}; sorts as for {setting.table_rows:,} rows"
             )
             found["notes"] = answer["notes"]
+            found["ways to the device, by gids/cuda/choice.py"] = ways(setting, PROFILES[name])
             report.extra[f"{setting.name}, {name} ({ESTIMATED})"] = found
             if args.timeline:
                 args.timeline.mkdir(parents=True, exist_ok=True)
@@ -88,6 +92,23 @@ def run(args: argparse.Namespace) -> Report:
             Bar(f"{setting.name}: launches a batch", found["launches"], MOST_LAUNCHES, lower_is_better=True),
         ]
     return report
+
+
+def ways(setting: Setting, profile: Profile) -> dict[str, str]:
+    """Return what each way of rows to the device is expected to bring where a batch is a group: both of ``submit=`` too."""
+    cost = ReadCost(1 / profile.drive_reads_s, 1 / profile.drive_bytes_s)
+    curve = modelled_curve(cost, latency_us=80.0)  # deep queues hide it: no estimate depends on it
+    load = Workload(
+        4 * setting.dim,
+        setting.rows / setting.table_rows,
+        profile.drives,
+        replace(curve, source=profile.name),
+        StorageOptions(),
+        link_bytes_s=profile.link_bytes_s,
+    )
+    expected = {"uring": load.uring(), "gds": load.gds()}
+    expected |= {f"nvme, submit={submit!r}": load.nvme(submit) for submit in ("gpu", "cpu")}
+    return {way: str(estimate) for way, estimate in expected.items()}
 
 
 def standin_environment() -> dict[str, str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import gids
 from gids.generate import communities
-from gids.runtime import MemoryOptions
+from gids.runtime import MemoryOptions, OrderOptions
 from gids.storage.reader import engine_availability
 
 
@@ -60,7 +60,7 @@ def _measure(dataset: gids.Dataset, engine: str, ordinal: int) -> Speed:
             "train",
             fanouts=[5, 5],
             batch_size=256,
-            seed=1,
+            order=OrderOptions(seed=1),
             memory=MemoryOptions(cache=0, host_buffer=0),
             device=f"cuda:{ordinal}",
             storage=engine,

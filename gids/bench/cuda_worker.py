@@ -63,7 +63,7 @@ def run(options: dict[str, Any], directory: Path) -> dict[str, Any]:
         "train",
         fanouts=options["fanouts"],
         batch_size=options["batch_size"],
-        seed=1,
+        order=gids.OrderOptions(seed=1),
         pipeline=gids.PipelineOptions(sweep_batches=options["group"]),
         memory=gids.MemoryOptions(cache=options["cache"], host_buffer=0, device_budget="1GiB"),  # the rest is read
         device="cuda:0",

@@ -17,8 +17,8 @@ GROUPS: dict[str, type[Any]] = {
 }
 #: What gids.Loader takes itself.
 PLAIN = (
-    *("seeds", "fanouts", "sampler", "batch_size", "shuffle", "seed"),
-    *("features", "budget", "device", "storage"),
+    *("seeds", "fanouts", "sampler", "batch_size"),
+    *("features", "budget", "device", "storage", "shards", "packed", "spill"),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -75,7 +75,8 @@ def train(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))
     losses, accuracies = [], []
     memory = gids.MemoryOptions(history=history)
-    with gids.Loader(dataset, "train", memory=memory, order=order, **_asked(training, seed)) as loader:
+    order = replace(gids.OrderOptions() if order is None else order, seed=seed)
+    with gids.Loader(dataset, "train", memory=memory, order=order, **_asked(training)) as loader:
         for epoch in range(1, training.epochs + 1):
             total, batches = 0.0, 0
             model.train()
@@ -99,7 +100,7 @@ def test_accuracy(dataset: Dataset, model: BlockModel, training: Training, seed:
     """Return the share of test nodes that a model puts into their class, from exact batches."""
     model.eval()
     right = seen = 0
-    asked = _asked(training, seed) | {"batch_size": 1024, "shuffle": False}
+    asked = _asked(training) | {"batch_size": 1024, "order": gids.OrderOptions(shuffle=False, seed=seed)}
     with gids.Loader(dataset, "test", **asked) as batches, torch.no_grad():
         for batch in batches:
             right += int((model(batch.blocks, batch.x).argmax(1) == batch.y).sum())
@@ -107,10 +108,10 @@ def test_accuracy(dataset: Dataset, model: BlockModel, training: Training, seed:
     return right / max(seen, 1)
 
 
-def _asked(training: Training, seed: int) -> dict[str, Any]:
+def _asked(training: Training) -> dict[str, Any]:
     """Return what loaders for training and testing have in common."""
     asked: dict[str, Any] = {"fanouts": list(training.fanouts), "batch_size": training.batch}
-    return asked | {"budget": training.budget, "seed": seed, "output": gids.OutputOptions(dtype=torch.float32)}
+    return asked | {"budget": training.budget, "output": gids.OutputOptions(dtype=torch.float32)}
 
 
 def history_section(report: Report, name: str, dataset: Dataset, training: Training, bar: bool = True) -> None:

@@ -44,7 +44,7 @@ def superbatch_section(report: Report, path: Path, sizes: Superbatch, rounds: in
     }
     contenders: dict[str, dict[str, Any]] = {
         "window(16)": {"policy": "window", "window": 16},
-        f"belady, S={sizes.window}": {"policy": "belady", "window": sizes.window, "spill": True},
+        f"belady, S={sizes.window}": {"policy": "belady", "window": sizes.window, "spill_samples": True},
     }
     answers: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
     with ExitStack() as stack:

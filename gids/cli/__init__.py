@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType, ModuleType
 
 from gids.errors import GidsError
@@ -104,11 +104,35 @@ def _leaving_on_interrupt() -> Iterator[None]:
         print("gids: interrupted", file=sys.stderr, flush=True)
         os._exit(EXIT_INTERRUPTED)
 
+    with _on_interrupt(leave):
+        yield
+
+
+@contextlib.contextmanager
+def _noting_interrupts() -> Iterator[list[int]]:
+    """Yield a list that has an entry for each Ctrl-C, which raises ``KeyboardInterrupt`` as ever.
+
+    A command that runs has things to undo, and still imports (DGL, PyG, matplotlib, where they are first needed): what
+    comes out of it then may be another error, and is of the interrupt all the same.
+    """
+    seen: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        signal.default_int_handler(number, frame)
+
+    with _on_interrupt(interrupt):
+        yield seen
+
+
+@contextlib.contextmanager
+def _on_interrupt(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle Ctrl-C by ``handler``, where it is ours to handle: on the main thread, and by nobody else's handler."""
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    signal.signal(signal.SIGINT, leave)
+    signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
@@ -116,13 +140,22 @@ def _leaving_on_interrupt() -> Iterator[None]:
 
 
 def _run(name: str, module: ModuleType, args: argparse.Namespace) -> int:
-    try:
-        return int(module.run(args) or EXIT_OK)
-    except BrokenPipeError:
-        raise
-    except (GidsError, OSError) as error:
-        print(f"gids {name}: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    except KeyboardInterrupt:
+    with _noting_interrupts() as interrupts:
+        try:
+            code = int(module.run(args) or EXIT_OK)
+        except BrokenPipeError:
+            raise
+        except KeyboardInterrupt:
+            code = EXIT_INTERRUPTED
+        except Exception as error:
+            if interrupts:
+                code = EXIT_INTERRUPTED
+            elif isinstance(error, (GidsError, OSError)):
+                print(f"gids {name}: {error}", file=sys.stderr)
+                code = EXIT_FAILED
+            else:
+                raise
+    if interrupts or code == EXIT_INTERRUPTED:
         print(f"gids {name}: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    return code

@@ -70,7 +70,7 @@ def _of_dataset(args: argparse.Namespace) -> Division:
         args.seeds,
         fanouts=args.fanouts,
         batch_size=args.batch_size,
-        seed=args.seed,
+        order=gids.OrderOptions(seed=args.seed),
         features=features_of(dataset, args.features, args.edge_features),
         budget=args.budget,
         memory=_memory(args),

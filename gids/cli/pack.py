@@ -52,14 +52,15 @@ def run(args: argparse.Namespace) -> None:
     from gids.dataset.progress import progress_bars
     from gids.pack import pack
     from gids.pack.forecast import forecast
+    from gids.runtime.options import OrderOptions
 
+    ranks = {} if args.world_size == 1 else {"rank": 0, "world_size": args.world_size}
     dataset = open_dataset(args.dataset)
     arguments: dict[str, Any] = {
         "seeds": args.seeds,
         **_sampler(args),
         "batch_size": args.batch_size,
-        "shuffle": not args.no_shuffle,
-        "seed": args.seed,
+        "order": OrderOptions(shuffle=not args.no_shuffle, seed=args.seed, **ranks),
         "features": features_of(dataset, args.features, args.edge_features),
         "topology": args.topology,
         "epochs": args.epochs,
@@ -69,10 +70,6 @@ def run(args: argparse.Namespace) -> None:
         "hot": args.hot,
         "memory": args.memory,
     }
-    if args.world_size != 1:
-        from gids.runtime.options import OrderOptions
-
-        arguments["order"] = OrderOptions(rank=0, world_size=args.world_size)
     if args.plan:
         _print_forecast(forecast(dataset, args.out, **arguments), args.json)
         return

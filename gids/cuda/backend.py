@@ -21,6 +21,7 @@ from gids.cuda.device_reader import DeviceReader
 from gids.cuda.gds import GdsReader
 from gids.cuda.interop import packed_to_torch, to_torch, torch_device, torch_memory, torch_ordinal
 from gids.cuda.nvme import NvmeDeviceReader
+from gids.cuda.nvme_queues import host_atomics_refusal
 from gids.cuda.sampling import (
     CudaSampler,
     DeviceSample,
@@ -255,7 +256,7 @@ class CudaBackend:
         if engine == "gds":
             return GdsReader(table, storage, self._fetching, region_bytes, groups), reason
         if engine == "nvme":
-            submit = choose_submit(table, group_bytes, storage)
+            submit = choose_submit(table, group_bytes, storage, host_atomics_refusal(self._device))
             if submit.name == "gpu":
                 return NvmeDeviceReader(table, storage, self._fetching, groups), submit.reason
             reason = f"threads of the CPU queue the commands: {submit.reason}"

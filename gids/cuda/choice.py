@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gids.errors import DeviceError
 from gids.storage.curve import SECTOR_BYTES, DeviceCurve, device_key, expected_reads, load_curve
 from gids.storage.options import StorageOptions
 from gids.table import RowTable
 from gids.units import format_bytes
 
+#: Queue pairs that a table takes on each of its drives where kernels queue the commands; warps choose among them.
+QUEUE_PAIRS = 2
 #: GPUDirect Storage moves whole pages.
 GDS_BLOCK_BYTES = 4096
 #: A read in a batch of cuFile's, on the one thread that submits them: assumed, io_uring's 2 µs for a direct read and as much
@@ -24,6 +27,11 @@ KVIKIO_READ_S = 10e-6
 COPY_BYTES_S = 10e9
 #: A kernel that reads pinned memory over PCIe 4 x16 in whole lines.
 LINK_BYTES_S = 25e9
+#: Reads of host memory that wait for each other, for each command that kernels queue and take the answer of: the queue's
+#: state and rings are there (``nvme_submit`` and ``nvme_poll`` in tests/ptx/kernel_counts.json, which a test compares).
+GPU_COMMAND_READS = 1.23
+#: One of them over PCIe: 1.2 µs (FACTS.md).
+HOST_READ_S = 1.2e-6
 #: A command that a thread queues and whose answer it takes: below 0.4 µs (``gids bench nvme``, no device behind it).
 CPU_COMMAND_S = 0.4e-6
 #: The default way stays unless another is expected to bring so much more.
@@ -71,6 +79,8 @@ class Workload:
         Of one of them.
     options : StorageOptions
         Longest read, widest gap, I/O threads.
+    link_bytes_s : float
+        What kernels read of pinned memory in a second.
     """
 
     row_bytes: int
@@ -78,6 +88,7 @@ class Workload:
     drives: int
     curve: DeviceCurve
     options: StorageOptions
+    link_bytes_s: float = LINK_BYTES_S
 
     @classmethod
     def of(cls, table: RowTable, group_bytes: int, options: StorageOptions) -> Workload:
@@ -121,7 +132,16 @@ class Workload:
     def nvme(self, submit: str) -> Estimate:
         """Read drives in userspace, commands by kernels or by a thread; data in pinned memory."""
         if submit == "gpu":
-            return self._estimate(SECTOR_BYTES, 0.0, LINK_BYTES_S, "commands", "the link, that the kernel reads over")
+            pairs = (
+                QUEUE_PAIRS * self.drives
+            )  # a queue pair is one chain of reads: each command waits for the one before
+            return self._estimate(
+                SECTOR_BYTES,
+                GPU_COMMAND_READS * HOST_READ_S / pairs,
+                self.link_bytes_s,
+                "commands of kernels",
+                "the link, that the kernel reads over",
+            )
         threads = self.options.threads or self.curve.threads
         return self._estimate(
             SECTOR_BYTES,
@@ -159,9 +179,13 @@ def choose_engine(table: RowTable, group_bytes: int, options: StorageOptions, gd
     return choose("uring", {"uring": workload.uring(), "gds": workload.gds()})
 
 
-def choose_submit(table: RowTable, group_bytes: int, options: StorageOptions) -> Choice:
+def choose_submit(table: RowTable, group_bytes: int, options: StorageOptions, gpu_refusal: str = "") -> Choice:
     """Choose who queues the commands of engine ``nvme``: kernels (``"gpu"``) or threads (``"cpu"``)."""
+    if options.submit == "gpu" and gpu_refusal:
+        raise DeviceError(f"submit='gpu' cannot be had: {gpu_refusal}")
     if options.submit != "auto":
         return Choice(options.submit, f"submit={options.submit!r} was asked for")
+    if gpu_refusal:
+        return Choice("cpu", f"kernels cannot queue them: {gpu_refusal}")
     workload = Workload.of(table, group_bytes, options)
     return choose("cpu", {submit: workload.nvme(submit) for submit in ("cpu", "gpu")})

@@ -10,6 +10,7 @@ import numpy as np
 
 from gids import _native
 from gids.cuda.array import DeviceArray
+from gids.cuda.choice import QUEUE_PAIRS
 from gids.cuda.device_reader import DeviceRead, DeviceReader, Ints, Prepared, Reading, Round, pack_rounds
 from gids.cuda.nvme_queues import READ, DeviceQueues, DeviceReads
 from gids.cuda.session import CudaSession
@@ -19,8 +20,6 @@ from gids.storage.options import StorageOptions
 from gids.storage.plan import PlanLimits, plan_reads
 from gids.table import RowTable
 
-#: Queue pairs that a table takes on each of its drives; warps choose among them.
-QUEUE_PAIRS = 2
 _PAGE = 4096
 
 
@@ -29,7 +28,7 @@ class NvmeDeviceReader(DeviceReader):
 
     The kernel ``nvme_submit`` sends the merged reads of a group, ``nvme_poll`` takes the answers as they come, and
     ``unpack_pieces`` moves the rows from the drives' memory to their slots. They have a stream of their own, so
-    that everything else goes on meanwhile.
+    that everything else goes on meanwhile, and the greatest priority: a drive holds its answers until they are taken.
 
     Parameters
     ----------
@@ -51,7 +50,7 @@ class NvmeDeviceReader(DeviceReader):
         curve = load_curve(table.stripes[0].path)
         depth = curve.best_depth if options.queue_depth is None else options.queue_depth
         region_bytes = max(options.staging_bytes // groups, options.max_io_bytes) // _PAGE * _PAGE
-        self.table, self.session = table, CudaSession(session.device, session.budget)
+        self.table, self.session = table, CudaSession(session.device, session.budget, urgent=True)
         self._queues = DeviceQueues(
             drives,
             self.session,

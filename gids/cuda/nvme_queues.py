@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from gids import _native
 from gids.cuda.dma_buf import probe_dma_buf
 from gids.cuda.pages import PageKind, RegisteredPages, RegistrationError
-from gids.cuda.session import CudaSession, Session
+from gids.cuda.session import CudaDevice, CudaSession, Session
 from gids.errors import ConfigError, DeviceError, StorageError
 from gids.nvme.drives import Drives
 from gids.runtime.threads import Worker
@@ -32,6 +33,11 @@ _PRIVILEGE = (
     "registers of a drive are mapped for root, or for everybody where the module nvidia was loaded with "
     'NVreg_RegistryDwords="PeerMappingOverride=1;"'
 )
+_UNREACHED = (
+    "the GPU's write to its doorbell must reach the drive: devices on one PCIe root or switch that routes between peers "
+    "(ACS redirection off), and an IOMMU that translates nothing for them (iommu=pt, or intel_iommu=off / amd_iommu=off)"
+)
+_HOST_NATIVE_ATOMICS = 86  # CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED
 _MAX_BLOCKS = 64
 _RETRIES = 3
 
@@ -42,6 +48,35 @@ def _data_notes(session: CudaSession) -> str:
     if probe.works:
         reason = "GPU memory could be mapped, but its order with completions is unproven (gids/cuda/dma_buf.py)"
     return f"data goes through pinned host memory: {reason}"
+
+
+def host_atomics_refusal(device: CudaDevice) -> str:
+    """Return why kernels and the watchdog cannot both change a word of the queues on this machine; empty where they can.
+
+    A command that is late is the watchdog's or its answer's: a compare-and-swap of either side decides (``exchange_if`` of
+    kernels/nvme_queue.cuh), which must be one for the other side too. What only kernels change need not be.
+    """
+    from cuda.bindings import driver
+
+    if not hasattr(driver, "cuDeviceGetHostAtomicCapabilities"):  # CUDA 12 tells only whether all of them are
+        attribute = driver.CUdevice_attribute(_HOST_NATIVE_ATOMICS)
+        status, native = driver.cuDeviceGetAttribute(attribute, device.ordinal)
+        if not int(status) and native:
+            return ""
+        return (
+            "atomic operations between host and device must be known to work, which CUDA 12 tells of few links "
+            "(CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED is 0): packages for CUDA 13 may know better"
+        )
+    swap, capability = driver.CUatomicOperation.CU_ATOMIC_OPERATION_CAS, driver.CUatomicOperationCapability
+    needed = int(capability.CU_ATOMIC_CAPABILITY_UNSIGNED) | int(capability.CU_ATOMIC_CAPABILITY_SCALAR_32)
+    status, found = driver.cuDeviceGetHostAtomicCapabilities([swap], 1, device.ordinal)
+    if not int(status) and int(found[0]) & needed == needed:
+        return ""
+    answer = status.name if int(status) else f"capabilities {int(found[0]):#x}"
+    return (
+        f"the link between {device.name} and the host must carry compare-and-swap of 32 bits "
+        f"(cuDeviceGetHostAtomicCapabilities: {answer})"
+    )
 
 
 class DeviceQueues:
@@ -75,7 +110,7 @@ class DeviceQueues:
     ):
         self._drives = drives.native if isinstance(drives, Drives) else list(drives)
         self.native = _native.NvmeDeviceQueues(self._drives, queue_pairs, ids, data_bytes)
-        self._session = session
+        self._session, self._queue_pairs = session, queue_pairs
         self._timeout_ns = np.uint64(timeout_s * 1e9)
         self._timeout_s = timeout_s
         self._registered: list[RegisteredPages] = []
@@ -87,13 +122,18 @@ class DeviceQueues:
         self._pump: Worker | None = None
         try:
             if isinstance(session, CudaSession):
+                refusal = host_atomics_refusal(session.device)
+                if refusal:
+                    raise DeviceError(f"{refusal}; submit='cpu' needs none")
                 self._register(session)
+            if any(drive.name.startswith("qtest:") for drive in self._drives):
+                self._pump = Worker(self._carry, "gids-nvme-pump")
+                self._pump.start()
+            if isinstance(session, CudaSession):
+                self.check_doorbells()
         except BaseException:
             self.close()
             raise
-        if any(drive.name.startswith("qtest:") for drive in self._drives):
-            self._pump = Worker(self._carry, "gids-nvme-pump")
-            self._pump.start()
 
     @property
     def data(self) -> npt.NDArray[np.uint8]:
@@ -113,6 +153,26 @@ class DeviceQueues:
         """
         return self._submit(reads, 0, poll)
 
+    def check_doorbells(self) -> None:
+        """Read a block by way of each queue pair; raise DeviceError where a drive does not hear of it.
+
+        Registering a drive's registers tells nothing of whether the GPU's writes get there.
+        """
+        for number, drive in enumerate(self._drives):
+            space = cast("list[dict[str, int]]", drive.info["namespaces"])[0]
+            reads = np.zeros(
+                _LANES * (self._queue_pairs - 1) + 1, READ
+            )  # a warp of them for each pair; the last has one
+            reads["blocks"], reads["bytes"] = 1, space["block_bytes"]
+            reads["nsid"], reads["drive"] = space["nsid"], number
+            try:
+                self.submit(reads).wait()
+            except StorageError as error:
+                if error.errno == errno.ETIMEDOUT:
+                    raise DeviceError(f"{error}: {_UNREACHED}") from error
+                if error.errno != errno.EIO:  # of a read that failed the drive has heard
+                    raise
+
     def _submit(self, reads: npt.NDArray[Any], retries: int, poll: bool) -> DeviceReads:
         if reads.dtype != READ or reads.ndim != 1:
             raise ConfigError(
@@ -120,11 +180,11 @@ class DeviceQueues:
             )
         if len(reads) and int(reads["drive"].max()) >= len(self._drives):
             raise ConfigError(f"drive of a read must be below {len(self._drives)} (got {int(reads['drive'].max())})")
-        self.native.begin()
+        kernels = self.native.begin()
         try:
-            return DeviceReads(self, self._session, reads, retries, poll)
+            return DeviceReads(self, self._session, reads, kernels, retries, poll)
         except BaseException:
-            self.native.end()
+            kernels.end()
             raise
 
     def _take_failures(self, results: int, count: int) -> list[tuple[int, int, str]]:
@@ -177,9 +237,17 @@ class DeviceReads:
     """A set of reads under way; made by :meth:`DeviceQueues.submit`. Wait for it before anything it needs goes away."""
 
     def __init__(
-        self, owner: DeviceQueues, session: Session, reads: npt.NDArray[Any], retries: int = 0, poll: bool = False
+        self,
+        owner: DeviceQueues,
+        session: Session,
+        reads: npt.NDArray[Any],
+        kernels: _native.NvmeKernels,
+        retries: int = 0,
+        poll: bool = False,
     ):
         self._owner, self._session, self._host, self._retries = owner, session, reads, retries
+        #: What the watchdog looks at before it takes a queue away; ended by the stream, behind the kernel that polls.
+        self.kernels = kernels
         #: Whether the drives are done with the data region; False once they were given up while they may still write.
         self.settled = True
         self._reads = session.upload(reads.view(np.uint8))
@@ -190,7 +258,12 @@ class DeviceReads:
         self._launch("nvme_submit")
         self._polling = poll
         if poll:
-            self._launch("nvme_poll", self._unsettled)
+            self._poll()
+
+    def _poll(self) -> None:
+        self._launch("nvme_poll", self._unsettled)
+        if isinstance(self._session, CudaSession):
+            self._session.notify(self.kernels)
 
     def _launch(self, kernel: str, *rest: Any) -> None:
         warps = -(-max(len(self._host), 1) // _LANES)
@@ -205,11 +278,11 @@ class DeviceReads:
         """
         try:
             if not self._polling:
-                self._launch("nvme_poll", self._unsettled)
+                self._poll()
             unsettled = int(self._session.download(self._unsettled)[0])
             results = self._session.download(self._results)[: len(self._host)]
         finally:
-            self._owner.native.end()
+            self.kernels.end()
         self.settled = unsettled == 0
         if unsettled:
             raise self._given_up(results)

@@ -29,7 +29,7 @@ from gids.cuda.session import Argument, CudaDevice, CudaSession, Session, open_d
 from gids.cuda.store import CudaTableStore
 from gids.errors import GidsError
 from gids.generate import communities
-from gids.runtime import MemoryOptions, PipelineOptions
+from gids.runtime import MemoryOptions, OrderOptions, PipelineOptions
 from gids.runtime.batch import Batch, map_tensors
 from gids.sampling import (
     EdgeSeeds,
@@ -412,7 +412,7 @@ def _batches_equal(expected: list[Batch], got: list[Batch]) -> int:
 
 
 _OPTIONS: dict[str, Any] = {
-    "seeds": "train", "fanouts": [3, 4], "batch_size": 64, "seed": 3,
+    "seeds": "train", "fanouts": [3, 4], "batch_size": 64, "order": OrderOptions(seed=3),
     "memory": MemoryOptions(cache="16KiB", host_buffer=0), "pipeline": PipelineOptions(sweep_batches=3),
 }  # fmt: skip
 

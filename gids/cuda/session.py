@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gids._native import Signal
 from gids.cuda.array import DeviceArray
 from gids.cuda.arrivals import Arrival, Arrivals, launch_host_function
 from gids.cuda.blocks import Block, BlockPool, DeviceBudget
@@ -84,6 +83,18 @@ class Session(Protocol):
 def grid_blocks(items: int, lanes: int, threads: int) -> int:
     """Return the blocks that cover ``items`` groups of ``lanes`` lanes, bounded by MAX_BLOCKS."""
     return max(1, min((items * lanes + threads - 1) // threads, MAX_BLOCKS))
+
+
+class HostFunction(Protocol):
+    """A function of C++ that the driver may call in a stream; :class:`gids._native.Signal` has one."""
+
+    @property
+    def function(self) -> int:
+        """Its address."""
+
+    @property
+    def address(self) -> int:
+        """What it is given."""
 
 
 class Current:
@@ -386,10 +397,10 @@ class CudaSession:
         """Queue copies of several arrays to the host, which the stream itself tells of."""
         return self._arrivals.begin(arrays, self.copy_bytes, self.record, self.notify)
 
-    def notify(self, signal: Signal) -> None:
-        """Let the stream post a signal when it gets here; it does not, once the device has failed."""
+    def notify(self, function: HostFunction) -> None:
+        """Let the stream call a function of C++ when it gets here, as a signal's; it does not, once the device has failed."""
         with self.current():
-            status = launch_host_function()(self.stream_handle, signal.function, signal.address)
+            status = launch_host_function()(self.stream_handle, function.function, function.address)
         _check(status, "a function of the host's in the stream")
 
     def copy(self, to: DeviceArray, source: DeviceArray) -> None:
@@ -502,7 +513,18 @@ def _guard(call: Any, what: str) -> Any:
     try:
         return call()
     except Exception as error:  # cuda.core has no public base class of its errors
-        raise DeviceError(f"{what} failed ({error})") from error
+        raise DeviceError(f"{what} failed ({error}{_ended_by()})") from error
+
+
+def _ended_by() -> str:
+    """Return the error that the device has ended with, if it has: cuda.core does not name it whatever call hears of it."""
+    from cuda.bindings import driver
+
+    status, event = driver.cuEventCreate(driver.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+    if int(status):
+        return f": {status.name}"
+    driver.cuEventDestroy(event)
+    return ""
 
 
 def _check(status: Any, what: str) -> None:

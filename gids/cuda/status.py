@@ -1,7 +1,7 @@
 """What of the CUDA backend was proven, and how: compiled, run lane by lane, run through the stand-in, run on hardware.
 
-Every cell comes from evidence: the compiled kernels, what the tests launched lane by lane and as PTX, and records of
-``gids selftest``. Without evidence a cell says "not run".
+Every cell comes from evidence: the compiled kernels, what the tests launched lane by lane and as PTX, which kernels a test
+fails without, and records of ``gids selftest``. Without evidence a cell says "not run".
 """
 
 from __future__ import annotations
@@ -72,6 +72,12 @@ def _lanes(directory: Path, name: str) -> set[str]:
     return {kernel for path in directory.glob(f"lanes-{name}-*.json") for kernel in json.loads(path.read_text())}
 
 
+def _compared(directory: Path) -> set[str]:
+    """Entry points whose outputs a test compares: it fails when they do nothing (tests/kernels/left_out.py)."""
+    path = directory / "compared.json"
+    return set(json.loads(path.read_text())) if path.exists() else set()
+
+
 def status_table(cubins: Iterable[Cubin], evidence: Path) -> str:
     """Write the table in Markdown.
 
@@ -85,6 +91,7 @@ def status_table(cubins: Iterable[Cubin], evidence: Path) -> str:
     cubins = list(cubins)
     compiled = {cubin.arch: {entry.kernel for entry in cubin.resources} for cubin in cubins}
     plain, sanitized, ptx = (_lanes(evidence, name) for name in ("plain", "thread", "ptx"))
+    compared = _compared(evidence)
     standin, hardware = _record(evidence, "standin"), _record(evidence, "hardware")
     words = {True: "passed", False: "**failed**", None: NOT_RUN}
     lines = [
@@ -99,17 +106,18 @@ def status_table(cubins: Iterable[Cubin], evidence: Path) -> str:
             archs = [arch for arch, kernels in compiled.items() if names and names <= kernels]
             noun = "kernel" if len(names) == 1 else "kernels"
             first = f"{len(names)} {noun}, {len(archs)} of {len(ARCHITECTURES)} architectures"
-            lanes = _lane_words(names, plain, ", no race under TSan" if names <= sanitized else "")
-            as_ptx = _lane_words(names, ptx, ", no race")  # the interpreter ends with an error at the first
+            equal = "equal to the CPU" if names <= compared else "run, not known to be compared"
+            lanes = _lane_words(names, plain, equal + (", no race under TSan" if names <= sanitized else ""))
+            as_ptx = _lane_words(names, ptx, f"{equal}, no race")  # the interpreter ends with an error at the first
         cells = (first, lanes, as_ptx, words[standin.get(feature.check)], words[hardware.get(feature.check)])
         lines.append(f"| {feature.name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _lane_words(names: set[str], launched: set[str], more: str) -> str:
+def _lane_words(names: set[str], launched: set[str], words: str) -> str:
     if not names or not names <= launched:
         return NOT_RUN if not names & launched else f"{len(names & launched)} of {len(names)}"
-    return f"equal to the CPU{more}"
+    return words
 
 
 def insert(text: str, table: str) -> str:

@@ -5,10 +5,22 @@ from __future__ import annotations
 import functools
 import os
 import tempfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tokenize import TokenError
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
 
 from gids.errors import ConfigError
+
+# What zipfile and numpy raise for the bytes of an archive: RuntimeError for one that says it is encrypted or compressed
+# in a way that is not built in, MemoryError for a shape that nothing could hold, TypeError for what is no archive.
+_DAMAGE = (
+    OSError, EOFError, ValueError, KeyError, TypeError, RuntimeError, MemoryError, BadZipFile, TokenError, zlib.error,
+)  # fmt: skip
 
 
 def scratch_directory(dataset: Path, identity: str) -> Path:
@@ -66,3 +78,21 @@ def _temporary(identity: str) -> Path:
     place = Path(_temporary_root().name) / identity
     place.mkdir(exist_ok=True)
     return place
+
+
+def load_arrays(path: Path) -> Mapping[str, np.ndarray[Any, Any]] | None:
+    """Read an ``.npz`` archive that was derived from a dataset; None where it is missing or damaged: it is made anew."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files}
+    except _DAMAGE:
+        return None
+
+
+def load_array(path: Path) -> np.ndarray[Any, Any] | None:
+    """Read a ``.npy`` file that was derived from a dataset; None where it is missing or damaged: it is made anew."""
+    try:
+        with path.open("rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except _DAMAGE:
+        return None

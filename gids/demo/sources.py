@@ -12,7 +12,7 @@ from gids.demo.progress import Steps
 from gids.demo.settings import Settings
 from gids.demo.training import Triple
 from gids.generate import communities
-from gids.runtime import MemoryOptions, PipelineOptions
+from gids.runtime import MemoryOptions, OrderOptions, PipelineOptions
 from gids.sampling import NeighborSampler, SampleKey, SeedOrder, Topology
 
 
@@ -49,8 +49,7 @@ class FromDisk:
             split,
             fanouts=list(settings.fanouts),
             batch_size=settings.batch_size,
-            shuffle=split == "train",
-            seed=settings.seed,
+            order=OrderOptions(shuffle=split == "train", seed=settings.seed),
             budget=settings.budget_bytes,
             memory=MemoryOptions(host_buffer=settings.host_buffer_bytes, staging=settings.staging_bytes),
             pipeline=PipelineOptions(window=settings.window, sweep_batches=settings.sweep_batches),

@@ -275,7 +275,9 @@ class DataLoader(EpochLoader[Any], dgl.dataloading.DataLoader):  # type: ignore[
         if order is None:
             return None
         if replace(order, parts=None, parts_per_group=1) != OrderOptions():
-            raise ConfigError("order must have parts and parts_per_group only: use_ddp= and drop_last= say the rest")
+            raise ConfigError(
+                "order must have parts and parts_per_group only: use_ddp=, shuffle=, drop_last= and the sampler say the rest"
+            )
         if order.parts is None:
             return None
         seeds = self.dataset

@@ -274,6 +274,7 @@ class InOrderSweep:
                 facts.read_wait_s += time.perf_counter() - begin
                 for block in prepared.blocks:
                     self._compute(rows, prepared, block, behind, facts)
+        facts.edge_bytes_read = self._edges.bytes_read
 
     def _compute(
         self, rows: _Rows, prepared: Prepared, block: TileBlock, behind: WriteBehind, facts: SweepFacts

@@ -54,12 +54,13 @@ class StoredEdges:
 
     def __init__(self, dataset: Dataset, etype: EdgeType):
         self._offsets, self._sources = dataset.stored_offsets(etype), dataset.indices_table(etype)
-        self.id_bytes = self._sources.row_bytes
+        self.id_bytes, self.bytes_read = self._sources.row_bytes, 0
 
     def of(self, begin: int, end: int) -> tuple[Ids, npt.NDArray[Any]]:
         """Return offsets of consecutive destinations, counted from the first one's, and the sources of their edges."""
         offsets = np.array(self._offsets[begin : end + 1])
         sources = as_tensor(self._sources, read_rows(self._sources, int(offsets[0]), int(offsets[-1]))).numpy()
+        self.bytes_read += sources.nbytes  # by one thread at a time
         offsets -= offsets[0]
         return offsets, sources
 

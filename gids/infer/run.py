@@ -231,7 +231,7 @@ class Inference:
         if self._added:
             dataset = self._add(dataset)
         self.facts = {"seconds": time.perf_counter() - begin, "layers": layer_facts, "budget_bytes": self.budget}
-        for what in ("bytes_read", "bytes_written"):
+        for what in ("bytes_read", "edge_bytes_read", "bytes_written"):
             self.facts[what] = sum(facts[what] for facts in layer_facts)
         return dataset
 

@@ -248,6 +248,7 @@ class ScanSweep:
     ) -> None:
         begin = time.perf_counter()
         edges = self.group(part)
+        facts.edge_bytes_read += part.edges * self._graph.dataset.indices_table(self._etype).row_bytes
         sums = torch.zeros(part.end - part.begin, self.width, dtype=self.kind.dtype)
         facts.compute_s += time.perf_counter() - begin
         ranges = [self.rows_of(block) for block in edges.blocks()]

@@ -28,13 +28,17 @@ from gids.types import EdgeType
 
 @dataclass
 class SweepFacts:
-    """What a sweep did: counts, bytes, the seconds that computing took and waited, and memory by part."""
+    """What a sweep did: counts, bytes, the seconds that computing took and waited, and memory by part.
+
+    ``bytes_read`` are of rows; ``edge_bytes_read``, where edges are read in order from disk or the page cache.
+    """
 
     tiles: int = 0
     rows: int = 0
     rows_asked: int = 0
     rows_read: int = 0
     bytes_read: int = 0
+    edge_bytes_read: int = 0
     bytes_written: int = 0
     reads: int = 0
     plan_s: float = 0.0

@@ -123,6 +123,7 @@ class Loader(EpochLoader[Batch], IterableDataset[Batch]):
         self.query_options = QueryOptions(hops, both_ends, remove_target, through)
         self.queries = _checked_queries(self.dataset, split)
         order = OrderOptions() if order is None else order
+        order.check_keywords()
         rank, world_size = order.resolved()
         check_order(batch_size=batch_size, rank=rank, world_size=world_size, uneven=order.uneven)
         self._order = {

@@ -52,7 +52,7 @@ class Answers:
 
 
 def filtered_ranks(batch: Batch, scores: Tensor, answers: Answers, num_candidates: int) -> Tensor:
-    """Return ``float[queries]``: the rank of every answer, from 1, among candidates that are not known answers.
+    """Return ``float[queries]`` on the CPU: the rank of every answer, from 1, among candidates that are not known answers.
 
     Candidates outside the subgraph have score 0. Ties count half, so that a model that cannot tell gets the middle.
 
@@ -68,13 +68,14 @@ def filtered_ranks(batch: Batch, scores: Tensor, answers: Answers, num_candidate
         Entities that could be the answer.
     """
     ranks = torch.empty(len(batch))
-    node_ptr, entities = batch.subgraphs.node_ptr.tolist(), batch.subgraphs.entities.numpy()
-    values = scores.detach()
+    node_ptr, entities = batch.subgraphs.node_ptr.tolist(), batch.subgraphs.entities.cpu().numpy()
+    heads, relations, targets = batch.heads.tolist(), batch.relations.tolist(), batch.tail_positions.tolist()
+    values = scores.detach().cpu()  # counted on the host, beside the known answers
     for i in range(len(batch)):
         own = values[node_ptr[i] : node_ptr[i + 1]]
-        target = int(batch.tail_positions[i])
+        target = targets[i]
         score = float(values[target]) if target >= 0 else 0.0
-        true = answers.of(int(batch.heads[i]), int(batch.relations[i]))
+        true = answers.of(heads[i], relations[i])
         left = torch.from_numpy(~np.isin(entities[node_ptr[i] : node_ptr[i + 1]], true))
         rivals = own[left]
         known_outside = len(true) - (len(own) - int(left.sum()))

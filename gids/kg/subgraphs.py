@@ -69,13 +69,13 @@ class Subgraphs:
 
     def query_of_nodes(self) -> Tensor:
         """Return ``int64[nodes]``: the query that every node belongs to."""
-        return torch.repeat_interleave(torch.arange(len(self)), self.node_ptr.diff())
+        return torch.repeat_interleave(torch.arange(len(self), device=self.node_ptr.device), self.node_ptr.diff())
 
     def positions(self, entities: Tensor) -> Tensor:
         """Return ``int64[queries]``: the node of one entity in each query's subgraph, -1 where it is not in it."""
         query = self.query_of_nodes()
         found = torch.nonzero(self.entities == entities.to(torch.int32)[query]).reshape(-1)
-        positions = torch.full((len(self),), -1, dtype=torch.int64)
+        positions = torch.full((len(self),), -1, dtype=torch.int64, device=found.device)
         positions[query[found]] = found
         return positions
 

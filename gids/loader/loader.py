@@ -54,10 +54,6 @@ class Loader(Recipe, EpochLoader[Batch], IterableDataset[Batch]):
         Any other sampler.
     batch_size : int, optional
         Seeds in a batch; 1024 by default.
-    shuffle : bool, optional
-        As in PyTorch's DataLoader; True by default.
-    seed : int, optional
-        With epoch and batch number the only source of randomness; 0 by default.
     features : str, sequence of str, mapping of type to those, or None
         Feature tables to fetch. Names alone are tables of nodes, of every type that has them. By type, node types and
         edge types: ``{"paper": "feat", ("author", "writes", "paper"): ["year"]}``, or, where a graph has one type of
@@ -68,7 +64,7 @@ class Loader(Recipe, EpochLoader[Batch], IterableDataset[Batch]):
         Where batches are delivered. With ``"cuda"`` they are also sampled, planned and cached there; a sampler of your
         own, and topology that is read from disk, sample on the CPU, and :attr:`notes` says so. The batches are the same.
     order : OrderOptions, optional
-        Which part of the seeds is ours, and which of them meet in a batch.
+        In which order seeds come (shuffled by default), which part of them is ours, and the seed of all randomness.
     memory : MemoryOptions, optional
         How the budget is used.
     pipeline : PipelineOptions, optional
@@ -114,8 +110,6 @@ class Loader(Recipe, EpochLoader[Batch], IterableDataset[Batch]):
         fanouts: Sequence[Any] | None = None,
         sampler: Sampler | None = None,
         batch_size: int | None = None,
-        shuffle: bool | None = None,
-        seed: int | None = None,
         features: Features = "feat",
         budget: int | str | None = None,
         device: torch.device | str | None = None,
@@ -135,8 +129,6 @@ class Loader(Recipe, EpochLoader[Batch], IterableDataset[Batch]):
             fanouts=fanouts,
             sampler=sampler,
             batch_size=batch_size,
-            shuffle=shuffle,
-            seed=seed,
             features=features,
             budget=budget,
             device=device,

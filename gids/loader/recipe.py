@@ -37,7 +37,7 @@ class Recipe:
 
     Parameters
     ----------
-    dataset, seeds, fanouts, sampler, batch_size, shuffle, seed, features, budget, device
+    dataset, seeds, fanouts, sampler, batch_size, features, budget, device
         See :class:`gids.Loader`.
     order, memory, pipeline, storage, output, shards, packed, spill
         See :class:`gids.Loader`.
@@ -53,8 +53,6 @@ class Recipe:
         fanouts: Sequence[Any] | None = None,
         sampler: Sampler | None = None,
         batch_size: int | None = None,
-        shuffle: bool | None = None,
-        seed: int | None = None,
         features: Features = "feat",
         budget: int | str | None = None,
         device: torch.device | str | None = None,
@@ -78,8 +76,9 @@ class Recipe:
         self._sampler = sampler
         self.order_options = OrderOptions() if order is None else order
         rank, world_size = self.order_options.resolved()
-        of_order = {"drop_last": self.order_options.drop_last, "uneven": self.order_options.uneven}
-        given: dict[str, Any] = {"batch_size": batch_size, "seed": seed, "shuffle": shuffle}
+        chosen = self.order_options
+        of_order = {"drop_last": chosen.drop_last, "uneven": chosen.uneven}
+        given: dict[str, Any] = {"batch_size": batch_size, "seed": chosen.seed, "shuffle": chosen.shuffle}
         given = {name: value for name, value in given.items() if value is not None}
         if self.packed is not None:
             known_seeds = seeds is not None or self.packed.beyond == "online"

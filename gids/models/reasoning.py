@@ -42,7 +42,7 @@ class _Incoming:
 
     def __init__(self, tails: Tensor, num_nodes: int):
         self._order = torch.argsort(tails, stable=True)
-        self._offsets = torch.zeros(num_nodes + 1, dtype=torch.int64)
+        self._offsets = torch.zeros(num_nodes + 1, dtype=torch.int64, device=tails.device)
         torch.cumsum(torch.bincount(tails, minlength=num_nodes), 0, out=self._offsets[1:])
 
     def sum(self, messages: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def _rows(table: Tensor, index: Tensor) -> Tensor:
 
 
 def _query_of_nodes(node_ptr: Tensor) -> Tensor:
-    return torch.repeat_interleave(torch.arange(len(node_ptr) - 1), node_ptr.diff())
+    return torch.repeat_interleave(torch.arange(len(node_ptr) - 1, device=node_ptr.device), node_ptr.diff())
 
 
 class RedGnn(nn.Module):
@@ -88,7 +88,7 @@ class RedGnn(nn.Module):
         """Return a score for every node, ``float[nodes]``."""
         num_nodes = len(subgraphs.distance)
         query = _query_of_nodes(subgraphs.node_ptr)
-        hidden = torch.zeros(num_nodes, self.dim)
+        hidden = torch.zeros(num_nodes, self.dim, device=query.device)
         heads, relations, tails = (part.long() for part in (subgraphs.heads, subgraphs.relations, subgraphs.tails))
         from_hop = subgraphs.distance[heads]
         for layer in range(len(self.message)):
@@ -132,7 +132,7 @@ class NbfNet(nn.Module):
         num_nodes = len(subgraphs.distance)
         query = _query_of_nodes(subgraphs.node_ptr)
         asked = self.query(query_relations)
-        boundary = torch.zeros(num_nodes, self.dim).index_put((subgraphs.node_ptr[:-1],), asked)
+        boundary = torch.zeros(num_nodes, self.dim, device=query.device).index_put((subgraphs.node_ptr[:-1],), asked)
         heads, tails = subgraphs.heads.long(), subgraphs.tails.long()
         incoming = _Incoming(tails, num_nodes)
         place = query[heads] * self.num_relations + subgraphs.relations.long()
@@ -159,12 +159,12 @@ def ranking_loss(scores: Tensor, node_ptr: Tensor, targets: Tensor, num_candidat
     num_candidates : int
         Entities that could be the answer.
     """
-    losses = []
+    losses, ends = [], node_ptr.tolist()
     for query, target in enumerate(targets.tolist()):
-        own = scores[int(node_ptr[query]) : int(node_ptr[query + 1])]
+        own = scores[ends[query] : ends[query + 1]]
         outside = num_candidates - len(own)
         if outside > 0:
-            own = torch.cat([own, scores.new_tensor([float(outside)]).log()])
+            own = torch.cat([own, scores.new_full((1,), float(outside)).log()])
         answer = scores[target] if target >= 0 else scores.new_zeros(())
         losses.append(torch.logsumexp(own, 0) - answer)
     return torch.stack(losses).sum()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,39 @@ from gids.pack.sampled import Appended, SampledEpochs
 from gids.table import RowTable
 
 Positions = NDArray[np.int64]
+Places = NDArray[Any]  # int32 or int64
 
 #: Room for the manifest, the journal, and the records of regions that hold hot or shared rows.
 MANIFEST_BYTES = 32 << 10
+
+
+@dataclass(frozen=True)
+class HotRows:
+    """Rows of one table that memory will hold.
+
+    Attributes
+    ----------
+    rows : int64[h]
+        Which, most wanted first.
+    uses : uint32[h]
+        Batches that want each.
+    """
+
+    rows: Positions
+    uses: NDArray[np.uint32]
+
+    @staticmethod
+    def of(counts: NDArray[np.uint32], most_rows: int) -> HotRows:
+        """Choose the rows that are worth memory by how many batches want each row of the table."""
+        rows = layout.choose_hot(counts, most_rows)
+        return HotRows(rows, counts[rows])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def first(self, count: int) -> HotRows:
+        """Return the most wanted ones."""
+        return HotRows(self.rows[:count], self.uses[:count])
 
 
 @dataclass
@@ -32,8 +63,8 @@ class ArrangedTable:
     ----------
     table : RowTable
         Whose rows.
-    hot : int64[h]
-        Rows that memory holds, most wanted first; the first of the packed table.
+    hot : HotRows
+        Rows that memory holds; the first of the packed table.
     rows : int
         Of the packed table.
     regions : list of (int, bool)
@@ -43,7 +74,7 @@ class ArrangedTable:
     """
 
     table: RowTable
-    hot: Positions
+    hot: HotRows
     rows: int = 0
     regions: list[tuple[int, bool]] = field(default_factory=list)
     position_bytes: int = 8
@@ -68,7 +99,7 @@ class Sizes:
     work: int
 
 
-def hot_rows(sampled: SampledEpochs, hot_bytes: int) -> list[Positions]:
+def hot_rows(sampled: SampledEpochs, hot_bytes: int) -> list[HotRows]:
     """Choose the rows of each table that memory will hold; a table gets its share of the bytes that batches ask for."""
     tables = list(sampled.tables.values())
     asked = [int(n) * table.row_bytes for n, table in zip(sampled.accesses, tables, strict=True)]
@@ -76,17 +107,32 @@ def hot_rows(sampled: SampledEpochs, hot_bytes: int) -> list[Positions]:
     for number, table in enumerate(tables):
         room = hot_bytes * asked[number] // max(1, sum(asked)) // table.row_bytes
         counts = sampled.access_counts(number) if room else np.zeros(0, np.uint32)
-        chosen.append(layout.choose_hot(counts, room))
+        chosen.append(HotRows.of(counts, room))
     return chosen
 
 
-def count_sizes(sampled: SampledEpochs, hot: list[Positions], samples_bytes: int) -> Sizes:
-    """Count what does not depend on the size of segments."""
-    tables = list(sampled.tables.values())
-    work = sum(int(n) * (_id_bytes(t.num_rows) + 8) for n, t in zip(sampled.accesses, tables, strict=True))
+def count_sizes(
+    tables: Sequence[RowTable], accesses: Sequence[int], batches: int, hot: Sequence[HotRows], samples_bytes: int
+) -> Sizes:
+    """Count what does not depend on the size of segments.
+
+    Parameters
+    ----------
+    tables : sequence of RowTable
+        What is packed.
+    accesses : sequence of int
+        Rows that all batches want of each.
+    batches : int
+        How many there are.
+    hot : sequence of HotRows
+        What memory will hold of each.
+    samples_bytes : int
+        Of all sampled batches.
+    """
+    work = sum(int(n) * (_id_bytes(t.num_rows) + 8) for n, t in zip(accesses, tables, strict=True))
     # Positions may need eight bytes where a packed table has more rows than fit in four.
-    positions = sum(int(n) * _id_bytes(int(n)) for n in sampled.accesses) + 8 * len(tables) * len(sampled.records)
-    records = len(sampled.records) * (BATCH.itemsize + 24 * len(tables)) + MANIFEST_BYTES
+    positions = sum(int(n) * _id_bytes(int(n)) for n in accesses) + 8 * len(tables) * batches
+    records = batches * (BATCH.itemsize + 24 * len(tables)) + MANIFEST_BYTES
     in_memory = sum(len(rows) * table.row_bytes for rows, table in zip(hot, tables, strict=True))
     return Sizes(samples_bytes + positions + records, in_memory, work + 2 * records)
 
@@ -95,28 +141,29 @@ def _id_bytes(count: int) -> int:
     return 4 if count < 1 << 32 else 8
 
 
-def choose_segment(sampled: SampledEpochs, hot: list[Positions], sizes: Sizes, limit_bytes: int | None) -> int:
-    """Return the batches of a segment: 1 where everything fits, otherwise the fewest that fit; refuses too small a disk."""
-    tables = list(sampled.tables.values())
-    known: dict[int, int] = {}
+def choose_segment(batches: int, rows_bytes: Callable[[int], int], sizes: Sizes, limit_bytes: int | None) -> int:
+    """Return the batches of a segment: 1 where everything fits, otherwise the fewest that fit; refuses too small a disk.
 
-    def size_bytes(segment: int) -> int:
-        if segment not in known:
-            on_disk = sum(
-                table.row_bytes * layout.distinct_rows(sampled.batches(number), segment, hot[number], table.num_rows)
-                for number, table in enumerate(tables)
-            )
-            known[segment] = on_disk + sizes.samples + sizes.hot + sizes.work
-        return known[segment]
-
-    return layout.smallest_segment(len(sampled.records), size_bytes, limit_bytes)
+    Parameters
+    ----------
+    batches : int
+        In all.
+    rows_bytes : callable
+        Counts the bytes on disk of rows that are not hot, for a size of segments.
+    sizes : Sizes
+        Of everything else.
+    limit_bytes : int, optional
+        The most that there may be on disk, also while packing.
+    """
+    others = sizes.samples + sizes.hot + sizes.work
+    return layout.smallest_segment(batches, lambda segment: rows_bytes(segment) + others, limit_bytes)
 
 
 def arrange(
     build: Build,
     recipe: Packable,
     sampled: SampledEpochs,
-    hot: list[Positions],
+    hot: list[HotRows],
     segment: int,
     progress: Progress | None,
 ) -> tuple[list[ArrangedTable], dict[str, Any]]:
@@ -133,29 +180,37 @@ def arrange(
         ArrangedTable(table, rows, len(rows), position_bytes=_id_bytes(int(accesses) + len(rows)))
         for table, rows, accesses in zip(tables, hot, sampled.accesses, strict=True)
     ]
-    places = [_hot_places(table, rows) for table, rows in zip(tables, hot, strict=True)]
+    places = [_places(entry, int(n)) for entry, n in zip(arranged, sampled.accesses, strict=True)]
+    wanted = [sampled.batches(number) for number in range(len(tables))]
     sources = [Appended(build.work / f"source-{number}.bin") for number in range(len(tables))]
     positions_file = Appended(build.partial / POSITIONS)
     counted = _Counted(len(sampled.records), per_epoch)
-    for number, (entry, file) in enumerate(zip(arranged, sources, strict=True)):
-        file.append(entry.hot.astype("<i8").tobytes())
-        uses = sampled.access_counts(number)[entry.hot] if len(entry.hot) else np.empty(0, np.uint32)
-        groups = np.flatnonzero(np.append(True, np.diff(uses) != 0)[: len(uses)])
+    for entry, file in zip(arranged, sources, strict=True):
+        file.append(entry.hot.rows.astype("<i8").tobytes())
+        groups = np.flatnonzero(np.append(True, np.diff(entry.hot.uses) != 0)[: len(entry.hot)])
         entry.regions += layout.regions_of(0, groups, len(entry.hot), entry.table.row_bytes)
     dtypes = [np.dtype(f"<i{entry.position_bytes}" if entry.position_bytes == 8 else "<u4") for entry in arranged]
     try:
-        for begin in range(0, len(sampled.records), segment):
-            end = min(begin + segment, len(sampled.records))
-            found = [
-                _arrange_segment(entry, place, list(sampled.batches(number, begin, end)), file, counted, begin)
-                for number, (entry, place, file) in enumerate(zip(arranged, places, sources, strict=True))
-            ]
-            for batch in range(begin, end):
-                _write_positions(
-                    build, recipe, sampled, batch, [part[batch - begin] for part in found], dtypes, positions_file
-                )
-            if progress is not None:
-                progress("layout", end, len(sampled.records))
+        with (build.partial / SAMPLES).open("rb") as samples:
+            for begin in range(0, len(sampled.records), segment):
+                end = min(begin + segment, len(sampled.records))
+                found = [
+                    _arrange_segment(entry, place, list(islice(batches, end - begin)), file, counted, begin)
+                    for entry, place, batches, file in zip(arranged, places, wanted, sources, strict=True)
+                ]
+                for record, *chunks in zip(sampled.records[begin:end], *found, strict=True):
+                    if record["sample_bytes"]:
+                        samples.seek(int(record["sample_offset"]))
+                        rows = recipe.rows(samples.read(int(record["sample_bytes"])))
+                        ordered = [
+                            _positions(place, cold, where, rows[key].numpy())
+                            for key, place, (cold, where) in zip(sampled.tables, places, chunks, strict=True)
+                        ]
+                        data = encode_positions(ordered, dtypes)
+                        record["positions_offset"] = positions_file.append(data)
+                        record["positions_bytes"], record["positions_hash"] = len(data), xxhash.xxh3_64_intdigest(data)
+                if progress is not None:
+                    progress("layout", end, len(sampled.records))
         positions_file.sync()
     finally:
         for file in (*sources, positions_file):
@@ -163,60 +218,40 @@ def arrange(
     return arranged, counted.facts()
 
 
-def _hot_places(table: RowTable, hot: Positions) -> Positions | None:
-    if not len(hot):
-        return None
-    places = np.full(table.num_rows, -1, np.int64 if len(hot) >= 1 << 31 else np.int32)
-    places[hot] = np.arange(len(hot))
+def _places(entry: ArrangedTable, accesses: int) -> Places:
+    """Return where each row of a table is: hot ones for good, others where the batch at hand has them."""
+    dtype = np.int32 if len(entry.hot) + accesses <= np.iinfo(np.int32).max else np.int64
+    places = np.full(entry.table.num_rows, np.iinfo(dtype).max, dtype)
+    places[entry.hot.rows] = np.arange(len(entry.hot))
     return places
 
 
 def _arrange_segment(
     entry: ArrangedTable,
-    places: Positions | None,
+    places: Places,
     batches: list[NDArray[Any]],
     file: Appended,
     counted: _Counted,
     first: int,
-) -> list[Positions]:
-    """Lay out one segment of one table; returns the positions of every batch's rows, ascending by row."""
-    in_memory = [np.full(len(ids), -1, np.int64) if places is None else places[ids].astype(np.int64) for ids in batches]
-    cold = [ids[place < 0] for ids, place in zip(batches, in_memory, strict=True)]
+) -> list[tuple[NDArray[Any], Positions]]:
+    """Lay out one segment of one table; returns for every batch which of its rows are not hot, and where they are."""
+    # What earlier batches left there lies behind the hot rows too.
+    cold = [ids[places[ids] >= len(entry.hot)] for ids in batches]
     segment = layout.lay_out_segment(cold, entry.table.num_rows, seed=first)
     begin, row_bytes = entry.rows, entry.table.row_bytes
     entry.regions += layout.regions_of(begin, segment.groups, begin + len(segment.sources), row_bytes)
     entry.rows += len(segment.sources)
     file.append(segment.sources.astype("<i8").tobytes())
-    for number, (place, where) in enumerate(zip(in_memory, segment.positions, strict=True)):
-        place[place < 0] = where + begin
-        counted.add(first + number, len(place), where + begin, row_bytes)
-    return in_memory
+    positions = [where + begin for where in segment.positions]
+    for number, (ids, where) in enumerate(zip(batches, positions, strict=True)):
+        counted.add(first + number, len(ids), where, row_bytes)
+    return list(zip(cold, positions, strict=True))
 
 
-def _write_positions(
-    build: Build,
-    recipe: Packable,
-    sampled: SampledEpochs,
-    batch: int,
-    positions: list[Positions],
-    dtypes: list[np.dtype[Any]],
-    file: Appended,
-) -> None:
-    """Write the positions of one batch, in the order of its rows."""
-    record = sampled.records[batch]
-    if not record["sample_bytes"]:
-        return
-    with (build.partial / SAMPLES).open("rb") as samples:
-        samples.seek(int(record["sample_offset"]))
-        rows = recipe.rows(samples.read(int(record["sample_bytes"])))
-    ordered = []
-    for key, where in zip(sampled.tables, positions, strict=True):
-        rank = np.empty(len(where), np.int64)
-        rank[np.argsort(rows[key].numpy(), kind="stable")] = np.arange(len(where))
-        ordered.append(where[rank])
-    data = encode_positions(ordered, dtypes)
-    record["positions_offset"] = file.append(data)
-    record["positions_bytes"], record["positions_hash"] = len(data), xxhash.xxh3_64_intdigest(data)
+def _positions(places: Places, cold: NDArray[Any], where: Positions, rows: NDArray[np.int64]) -> Places:
+    """Return where the rows of one batch are, in the order of its sample."""
+    places[cold] = where
+    return places[rows]
 
 
 class _Counted:

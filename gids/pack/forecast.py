@@ -12,21 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gids._native import ThreadPool
+from gids._native import ThreadPool, count_uses
 from gids.budget import Memory, default_budget
 from gids.dataset import Dataset
 from gids.dataset.packed import Packed
 from gids.errors import ConfigError
 from gids.loader.packed import labels_bytes, packed_options
-from gids.pack.layout import choose_hot
+from gids.pack.arrange import HotRows, choose_segment, count_sizes
+from gids.pack.layout import distinct_rows
 from gids.pack.maker import MEMORY, Packing, Trial, disk_limit, rows_bytes_in
-from gids.pack.materialise import BUFFER_BYTES, block_bytes
+from gids.pack.materialise import block_bytes
 from gids.pack.recipe import Recipe, count_batches, iter_pieces
 from gids.runtime.options import MemoryOptions
 from gids.storage import load_curve
 from gids.storage.write_probe import probe_writes
+from gids.table import RowTable
 from gids.types import TableKey
 from gids.units import format_bytes, parse_bytes
 
@@ -48,6 +49,10 @@ class Forecast:
     ----------
     epochs, batches : int
         To pack, and of each epoch.
+    segment_batches : int
+        Batches that share a disk cache, chosen as packing chooses: 1 where the limit of the disk needs none.
+    read_amplification : float
+        Bytes of the pages that a batch reads over the bytes of its rows in them.
     rows_bytes, samples_bytes : int
         Of packed rows without a limit, and of sampled batches with positions.
     disk_bytes : int
@@ -63,13 +68,15 @@ class Forecast:
     sampling_s, packing_s : float
         To sample all batches, and to pack everything, sampling included.
     packed_epoch_s, online_epoch_s : float
-        Of an epoch.
+        Of an epoch: each row read for the first time since it was written or, with ``reuse``, once more.
     breaks_even : int or None
-        Epochs after which packing has paid; None where it never does.
+        Epochs after which packing has paid; None where it never does, or not in those that are packed.
     """
 
     epochs: int
     batches: int
+    segment_batches: int
+    read_amplification: float
     rows_bytes: int
     samples_bytes: int
     disk_bytes: int
@@ -91,10 +98,14 @@ class Forecast:
     def lines(self) -> list[str]:
         """Return it for people."""
         saved = self.online_epoch_s - self.packed_epoch_s
-        pays = "never: reading online is as fast" if saved <= 0 else f"after {self.breaks_even} epochs"
+        pays = f"after {self.breaks_even} epochs"
+        if self.breaks_even is None:
+            few = f"{self.epochs} epochs save less than packing takes"
+            pays = "never: reading online is as fast" if saved <= 0 else f"never: {few}"
         return [
             f"{self.epochs} epochs of {self.batches} batches: {format_bytes(self.rows_bytes)} of packed rows, "
             f"{format_bytes(self.samples_bytes)} of samples; on disk {format_bytes(self.disk_bytes)}",
+            f"segments of {self.segment_batches} batches, which read {self.read_amplification:.2f} times their rows",
             f"in memory {format_bytes(self.hot_bytes)} of rows, {self.hot_share:.0%} of what batches ask for",
             f"packing takes {self.packing_s:.1f} s, of which sampling {self.sampling_s:.1f} s (predicted)",
             f"an epoch takes {self.packed_epoch_s:.2f} s packed, {self.online_epoch_s:.2f} s online (predicted)",
@@ -121,7 +132,8 @@ def forecast(
 ) -> Forecast:
     """Say what :func:`gids.pack.pack` with these arguments would take, and how long epochs take then and without.
 
-    Up to a GiB of batches, and the rows that memory will hold, are written to the disk of ``path`` on trial, and removed.
+    Up to a GiB of batches, with a limit of the disk at least one segment, and the rows that memory will hold, are written
+    to the disk of ``path`` on trial, and removed. A limit that is too small is refused with the minimum.
 
     Parameters
     ----------
@@ -139,11 +151,12 @@ def forecast(
     asked = look.asked_bytes  # of a batch
     table_bytes = sum(table.total_bytes for table in tables.values())
     hot_bytes = sum(len(rows) * table.row_bytes for rows, table in zip(hot_rows, tables.values(), strict=True))
-    rows_bytes = int(total * asked * (1 - share)) + hot_bytes
     samples_bytes = int(total * look.stored_bytes)
-    limit = disk_limit(disk, table_bytes)
-    disk_bytes = rows_bytes + samples_bytes if limit is None else min(limit, rows_bytes + samples_bytes)
-    written = max(0, disk_bytes - samples_bytes)
+    begin = time.perf_counter()
+    segment = look.segment(hot_rows, total, disk_limit(disk, table_bytes))
+    search_s = (time.perf_counter() - begin) * total / look.batches
+    on_disk = int(look.rows_bytes(segment, hot_rows, total))
+    written = hot_bytes + on_disk
     curve = load_curve(next(iter(tables.values())).stripes[0].path)
     with tempfile.TemporaryDirectory(prefix=".gids-pack-", dir=home) as scratch:
         write_rate = probe_writes(Path(scratch)).write
@@ -151,41 +164,47 @@ def forecast(
         def moved_s(read_bytes: float, written_bytes: float) -> float:
             return read_bytes / curve.bandwidth + written_bytes / write_rate
 
-        batches = int(max(2, min(total, count_batches(recipe), TRIAL_BYTES // max(asked * (1 - share), 1))))
+        # Whole segments: fewer batches share fewer rows, and read them with other gaps.
+        fit = int(TRIAL_BYTES // max(1, segment * on_disk // total))
+        batches = min(total, max(2, segment * max(1, min(fit, count_batches(recipe) // segment))))
         held = min(1.0, TRIAL_HOT_BYTES / max(1, hot_bytes))
-        trial = Trial(batches, [rows[: int(held * len(rows))] for rows in hot_rows])
-        tried, packed_batch = _try_packed(recipe, Path(scratch) / "trial", trial, budget, memory)
+        trial = Trial(batches, segment, [rows.first(int(held * len(rows))) for rows in hot_rows])
+        tried, first_s, again_s = _try_packed(recipe, Path(scratch) / "trial", trial, budget, memory)
     seconds = tried.facts["seconds"]
     # What copying takes beside the disk's own time, as the trial, which passes over the same tables, took it.
     beside = max(1.0, seconds["rows"] / moved_s(tried.facts["bytes_read"], tried.facts["bytes_written"]))
     online = _try_online(recipe)
     sampling_s = look.open_s + total * seconds["sampling"] / batches
     memory_bytes = parse_bytes(memory, "memory")
-    buffers = total * min(BUFFER_BYTES[-1], int(asked))
-    episodes = max(1, math.ceil(buffers / max(1, memory_bytes - block_bytes(memory_bytes))))
-    packing_s = sampling_s + total * seconds["layout"] / batches
-    packing_s += beside * moved_s(episodes * table_bytes, written) + samples_bytes * 2 / write_rate
+    room = max(1, memory_bytes - block_bytes(memory_bytes))
+    read = 0
+    for table, (held_hot, held_more) in zip(tables.values(), tried.facts["least_memory_bytes"], strict=True):
+        read += table.total_bytes * max(1, math.ceil((held_hot + held_more * total / batches) / room))
+    packing_s = sampling_s + search_s + total * seconds["layout"] / batches
+    packing_s += beside * moved_s(read, written) + samples_bytes * 2 / write_rate
+    packed_batch = again_s if reuse else first_s
     packed_epoch = count_batches(recipe) / recipe.world_size * packed_batch
-    delivered = asked * (1 - share) / packed_batch
     online_epoch = len(recipe) * online
     saved = online_epoch - packed_epoch
     pays = math.ceil(packing_s / saved) if saved > 0 else None
     return Forecast(
-        epochs,
-        count_batches(recipe),
-        rows_bytes,
-        samples_bytes,
-        disk_bytes,
-        hot_bytes,
-        share,
-        curve.bandwidth,
-        write_rate,
-        delivered,
-        sampling_s,
-        packing_s,
-        packed_epoch,
-        online_epoch,
-        pays,
+        epochs=epochs,
+        batches=count_batches(recipe),
+        segment_batches=segment,
+        read_amplification=float(np.mean(tried.facts["read_amplification"])),
+        rows_bytes=int(total * asked * (1 - share)) + hot_bytes,
+        samples_bytes=samples_bytes,
+        disk_bytes=written + samples_bytes,
+        hot_bytes=hot_bytes,
+        hot_share=share,
+        read_bytes_per_s=curve.bandwidth,
+        write_bytes_per_s=write_rate,
+        packed_bytes_per_s=asked * (1 - share) / packed_batch,
+        sampling_s=sampling_s,
+        packing_s=packing_s,
+        packed_epoch_s=packed_epoch,
+        online_epoch_s=online_epoch,
+        breaks_even=pays if reuse or pays is None or pays <= epochs else None,
     )
 
 
@@ -200,34 +219,36 @@ class _Look:
         self.open_s = time.perf_counter() - begin
         self._batches: dict[TableKey, list[np.ndarray]] = {key: [] for key in self._tables}
         self.largest = dict.fromkeys(self._tables, 0)
-        self.sample_bytes = held = 0
+        self.sample_bytes = self.data_bytes = held = 0
         sizes, begin = [], time.perf_counter()
         every = ((epoch, piece) for epoch in range(epochs) for piece in iter_pieces(recipe, epoch))
         self._is_all = True
         for epoch, piece in every:
-            if piece is None:
+            if piece is None:  # a batch that a rank has not is packed as an empty one
+                sizes.append(0)
+                for key, table in self._tables.items():
+                    self._batches[key].append(np.empty(0, _ids_dtype(table)))
                 continue
             if time.perf_counter() - begin > LOOKED_AT_SECONDS or held > LOOKED_AT_IDS:
                 self._is_all = False
                 break
             sampled = recipe.sample(self.topology, epoch, piece, pool)
             rows = {
-                key: np.sort(ids.numpy().astype(np.uint32 if self._tables[key].num_rows < 1 << 32 else np.int64))
-                for key, ids in sampled.rows.items()
+                key: np.sort(ids.numpy().astype(_ids_dtype(self._tables[key]))) for key, ids in sampled.rows.items()
             }
             held += sum(map(len, rows.values()))
+            self.data_bytes += len(sampled.data)
             sizes.append(len(sampled.data) + 4 * sum(map(len, rows.values())))
             self.sample_bytes = max(self.sample_bytes, sampled.size_bytes + 8 * sum(map(len, rows.values())))
             for key, ids in rows.items():
                 self._batches[key].append(ids)
                 self.largest[key] = max(self.largest[key], len(ids))
-        count = max(1, len(sizes))
-        self.stored_bytes = sum(sizes) / count
-        self.asked_bytes = (
-            sum(sum(map(len, batches)) * self._tables[key].row_bytes for key, batches in self._batches.items()) / count
-        )
+        self.batches = max(1, len(sizes))
+        self.stored_bytes = sum(sizes) / self.batches
+        asked = sum(sum(map(len, batches)) * self._tables[key].row_bytes for key, batches in self._batches.items())
+        self.asked_bytes = asked / self.batches
 
-    def hot(self, room: int) -> tuple[list[NDArray[np.int64]], float]:
+    def hot(self, room: int) -> tuple[list[HotRows], float]:
         """Return the rows of each table that memory will hold, and the share of the bytes that they serve.
 
         As packing chooses them where all batches were looked at; otherwise by every other batch, counted in the rest.
@@ -240,15 +261,43 @@ class _Look:
             rows = int(room * weights[key] / max(1, sum(weights.values()))) // table.row_bytes
             counts = np.zeros(table.num_rows, np.uint32)
             for ids in batches if self._is_all else batches[::2]:
-                # In all epochs even rows that came once come more than once.
-                counts[ids] += np.uint32(1 if self._is_all else 2)
-            found.append(choose_hot(counts, rows))
+                count_uses(ids, counts)
+            if not self._is_all:
+                counts *= 2  # in all epochs even rows that came once come more than once
+            found.append(HotRows.of(counts, rows))
             chosen = np.zeros(table.num_rows, bool)
-            chosen[found[-1]] = True
+            chosen[found[-1].rows] = True
             for ids in batches if self._is_all else batches[1::2] or batches:
                 total += len(ids) * table.row_bytes
                 served += int(chosen[ids].sum()) * table.row_bytes
         return found, served / max(total, 1.0)
+
+    def segment(self, hot: list[HotRows], total: int, limit_bytes: int | None) -> int:
+        """Return the batches of a segment with so many batches in all, as packing chooses it; refuses too small a limit."""
+        times = total / self.batches
+        tables = list(self._tables.values())
+        accesses = [int(times * sum(map(len, batches))) for batches in self._batches.values()]
+        sizes = count_sizes(tables, accesses, total, hot, int(times * self.data_bytes))
+        return choose_segment(total, lambda size: int(self.rows_bytes(size, hot, total)), sizes, limit_bytes)
+
+    def rows_bytes(self, segment: int, hot: list[HotRows], total: int) -> float:
+        """Return the bytes on disk of rows that are not hot; counted, or where not all was looked at, estimated."""
+        found = 0.0
+        for (key, batches), rows in zip(self._batches.items(), hot, strict=True):
+            table, count = self._tables[key], len(batches)
+            if self._is_all:
+                packed = float(distinct_rows(batches, segment, rows.rows, table.num_rows))
+            elif segment <= count:
+                whole = count // segment * segment
+                packed = distinct_rows(batches[:whole], segment, rows.rows, table.num_rows) * total / whole
+            else:
+                # A longer segment has more rows, by as much as the last doubling brought, but none twice.
+                half = distinct_rows(batches[: count // 2], segment, rows.rows, table.num_rows)
+                whole = distinct_rows(batches, segment, rows.rows, table.num_rows)
+                power = math.log(whole / half) / math.log(count / (count // 2)) if half else 1.0
+                packed = min(whole * (segment / count) ** power, table.num_rows - len(rows)) * total / segment
+            found += packed * table.row_bytes
+        return found
 
 
 def _hot_bytes(recipe: Recipe, look: _Look, hot: int | str | None, budget: int | str | None, total: int) -> int:
@@ -262,23 +311,30 @@ def _hot_bytes(recipe: Recipe, look: _Look, hot: int | str | None, budget: int |
     return rows_bytes_in(options.memory.host_buffer, recipe.tables.values())
 
 
+def _ids_dtype(table: RowTable) -> type[np.uint32] | type[np.int64]:
+    return np.uint32 if table.num_rows < 1 << 32 else np.int64
+
+
 def _try_packed(
     recipe: Recipe, path: Path, trial: Trial, budget: int | str | None, memory: int | str
-) -> tuple[Packed, float]:
-    """Pack a few batches and read them twice; returns what was packed, and the seconds of a batch.
+) -> tuple[Packed, float, float]:
+    """Pack a few batches and read them twice; returns what was packed, and the seconds of a batch both times.
 
-    The second reading counts. The first one of blocks that were just written is slow on some drives, and is no part of
-    later epochs.
+    On some drives blocks that were just written are slow when they are read for the first time. So is all of an epoch
+    that is read once; one that is used again is read like the second time here.
     """
-    settings = {"epochs": 1, "reuse": True, "disk": None, "hot": None, "budget": budget, "memory": memory}
+    epochs = -(-trial.batches // count_batches(recipe))  # a segment may reach over several
+    settings = {"epochs": epochs, "reuse": True, "disk": None, "hot": None, "budget": budget, "memory": memory}
     packed = Packing(recipe, path, settings, trial=trial).run()
+    seconds = []
     with recipe.open_loader(path) as loader:
         loader.prepare()
         for _ in range(2):
             begin = time.perf_counter()
             count = sum(1 for _ in loader)
-            seconds = time.perf_counter() - begin
-    return packed, seconds / count
+            seconds.append((time.perf_counter() - begin) / max(1, count))
+    first, again = seconds
+    return packed, first, again
 
 
 def _try_online(recipe: Recipe) -> float:

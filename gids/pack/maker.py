@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from gids.budget import Memory, default_budget
 from gids.dataset import Dataset
@@ -23,7 +21,8 @@ from gids.dataset.table_writer import Progress, write_errors
 from gids.errors import ConfigError, DatasetError
 from gids.loader.graph import Features, Seeds
 from gids.loader.packed import labels_bytes, packed_options
-from gids.pack.arrange import ArrangedTable, arrange, choose_segment, count_sizes, hot_rows
+from gids.pack.arrange import ArrangedTable, HotRows, arrange, choose_segment, count_sizes, hot_rows
+from gids.pack.layout import distinct_rows
 from gids.pack.materialise import TableFile
 from gids.pack.recipe import Packable, Recipe, count_batches
 from gids.pack.sampled import SampledEpochs, sample_epochs
@@ -44,8 +43,6 @@ def pack(
     fanouts: Sequence[Any] | None = None,
     sampler: Sampler | None = None,
     batch_size: int | None = None,
-    shuffle: bool | None = None,
-    seed: int | None = None,
     features: Features = "feat",
     order: OrderOptions | None = None,
     topology: str = "memory",
@@ -68,7 +65,7 @@ def pack(
         What to train on.
     path : path-like
         Directory to make; it appears when everything is on disk.
-    seeds, fanouts, sampler, batch_size, shuffle, seed, features, order
+    seeds, fanouts, sampler, batch_size, features, order
         As in :class:`gids.Loader`. Batches of all ranks of ``order`` are packed.
     topology : {"memory", "disk"}
         Where neighbour lists are while batches are sampled.
@@ -95,8 +92,6 @@ def pack(
         fanouts=fanouts,
         sampler=sampler,
         batch_size=batch_size,
-        shuffle=shuffle,
-        seed=seed,
         features=features,
         budget=budget,
         order=order,
@@ -114,12 +109,15 @@ class Trial:
     ----------
     batches : int
         To pack.
-    hot : list of int64 arrays
+    segment : int
+        Batches of a segment.
+    hot : list of HotRows
         Rows of each table that memory will hold.
     """
 
     batches: int
-    hot: list[NDArray[np.int64]]
+    segment: int
+    hot: list[HotRows]
 
 
 class Packing:
@@ -195,8 +193,7 @@ class Packing:
         begin = time.perf_counter()
         hot = hot_rows(sampled, self._hot_bytes(build, sampled)) if self._trial is None else self._trial.hot
         samples_bytes = (build.partial / SAMPLES).stat().st_size
-        sizes = count_sizes(sampled, hot, samples_bytes)
-        segment = choose_segment(sampled, hot, sizes, limit)
+        segment = self._segment(sampled, hot, samples_bytes) if self._trial is None else self._trial.segment
         arranged, counted = arrange(build, self.recipe, sampled, hot, segment, self._progress)
         self._took("layout", begin)
         begin = time.perf_counter()
@@ -213,12 +210,26 @@ class Packing:
             "bytes_read": sum(file.bytes_read for file in files),
             "bytes_written": sum(file.bytes_written for file in files),
             "episodes": [len(file.episodes) for file in files],
+            "least_memory_bytes": [file.least_memory_bytes for file in files],
             "samples_bytes": samples_bytes,
             "table_bytes": self.table_bytes,
             "disk_limit_bytes": limit,
         }
         self._publish(build, sampled, arranged, segment, facts)
         return Packed(self.path)
+
+    def _segment(self, sampled: SampledEpochs, hot: list[HotRows], samples_bytes: int) -> int:
+        """Return the batches of a segment; refuses a limit that none fits."""
+        tables, batches = list(sampled.tables.values()), len(sampled.records)
+        sizes = count_sizes(tables, sampled.accesses.tolist(), batches, hot, samples_bytes)
+
+        def rows_bytes(segment: int) -> int:
+            return sum(
+                table.row_bytes * distinct_rows(sampled.batches(number), segment, hot[number].rows, table.num_rows)
+                for number, table in enumerate(tables)
+            )
+
+        return choose_segment(batches, rows_bytes, sizes, self.limit_bytes)
 
     def _took(self, step: str, begin: float) -> None:
         self.seconds[step] = time.perf_counter() - begin
@@ -279,7 +290,7 @@ class Packing:
             "format": FORMAT,
             "version": VERSION,
             "dataset": self.recipe.dataset.id,
-            "identity": self.recipe.identity(),
+            "identity": self.recipe.identity() | ({"world_size": 1} if trial else {}),
             "epochs": 1 if trial else self.epochs,
             "reuse": bool(self.settings["reuse"]),
             "batches": len(sampled.records) if trial else count_batches(self.recipe),

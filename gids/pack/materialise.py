@@ -137,6 +137,18 @@ class TableFile:
         """Bytes of the file when it is complete."""
         return self._entry.rows * self._entry.table.row_bytes
 
+    @property
+    def least_memory_bytes(self) -> tuple[int, int]:
+        """Memory of a single pass with the smallest buffers: for hot rows, and for all others."""
+        row_bytes, hot, more = self._entry.table.row_bytes, 0, 0
+        for begin, end, placed in self._regions:
+            size = _region_bytes(begin, end, placed, row_bytes, BUFFER_BYTES[-1])
+            if begin < len(self._entry.hot):
+                hot += size
+            else:
+                more += size
+        return hot, more
+
     def fill(self) -> None:
         """Run every pass that is not noted as done."""
         self._reserve()

@@ -15,9 +15,9 @@ from gids.loader import Loader
 from gids.loader import recipe as loader_recipe
 from gids.loader.graph import open_topology
 from gids.runtime.backend import sample_on_host
-from gids.runtime.options import RuntimeOptions
+from gids.runtime.options import OrderOptions, RuntimeOptions
 from gids.sampling import Sample, SampleKey, SeedBatch, SeedOrder, Topology
-from gids.sampling.stored import StoredSample, decode, encode
+from gids.sampling.stored import StoredSample, decode_rows, encode
 from gids.table import RowTable
 from gids.types import EdgeType, TableKey
 
@@ -129,8 +129,7 @@ class Recipe(loader_recipe.Recipe):
 
     def rows(self, data: bytes) -> Mapping[TableKey, Tensor]:
         """Return the rows that a stored batch wants of each table, in its order."""
-        stored = decode(data)
-        return self._rows(stored.sample.input_nodes, stored.edge_rows)
+        return self._rows(*decode_rows(data))
 
     def _rows(self, input_nodes: Mapping[str, Tensor], edge_rows: Mapping[EdgeType, Tensor]) -> dict[TableKey, Tensor]:
         rows = {key: input_nodes[_node(key)] for key in self._node_tables}
@@ -146,10 +145,9 @@ class Recipe(loader_recipe.Recipe):
             self.seeds,
             sampler=self.sampler,
             batch_size=self._order["batch_size"],
-            shuffle=self._order["shuffle"],
-            seed=chosen.seed,
             features=_names([*self._node_tables, *self._edge_tables]),
             budget=chosen.budget,
+            order=OrderOptions(shuffle=self._order["shuffle"], seed=chosen.seed),
             memory=chosen.memory,
         )
 

@@ -11,6 +11,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from gids._native import count_uses
 from gids.dataset.build import Build
 from gids.dataset.packed import BATCH, SAMPLES
 from gids.dataset.table_writer import Progress, write_errors
@@ -113,7 +114,7 @@ class SampledEpochs:
         """Count the batches that want each row of a table."""
         counts = np.zeros(list(self.tables.values())[number].num_rows, np.uint32)
         for ids in self.batches(number):
-            counts[ids] += np.uint32(1)
+            count_uses(ids, counts)
         return counts
 
 

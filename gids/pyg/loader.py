@@ -16,7 +16,7 @@ from gids._native import ThreadPool
 from gids.dataset import Dataset
 from gids.dataset.packed import Packed
 from gids.errors import ConfigError
-from gids.loader.epochs import EpochLoader, describe_arrangement, describe_ids
+from gids.loader.epochs import EpochLoader, describe_arrangement
 from gids.loader.feed import SeedsOfEpoch
 from gids.loader.graph import Features, Seeds, arrangement_of, as_dataset, feature_tables, on_host
 from gids.loader.history import choose_candidates, make_history
@@ -92,6 +92,8 @@ class HopLoader(EpochLoader[Any]):
         self.tables = _tables(dataset, features, hops.subgraph)
         # PyG's scripts cut the seeds for every rank themselves: nothing is shared out unless that is asked for.
         rank, world_size = (0, 1) if order is None else order.resolved()
+        if order is not None:
+            order.check_keywords()
         uneven = "pad" if order is None else order.uneven
         check_order(batch_size=batch_size, rank=rank, world_size=world_size, uneven=uneven)
         self._order = {
@@ -229,12 +231,8 @@ class HopLoader(EpochLoader[Any]):
         hops = f"{self.hops.by_hop}, replace={self.hops.replace}, weights={self.hops.weights}"
         hops += f", {self.hops.identity}" if isinstance(self.hops, HistoryHops) else ""
         trees = f"disjoint={self.hops.disjoint}, {self.hops.times}, {self.hops.subgraph}"
-        made_by = {"seeds": self._describe_inputs(), "num_neighbors": hops, "trees": trees}
+        made_by = {"seeds": self.inputs.describe(), "num_neighbors": hops, "trees": trees}
         return {"dataset": self.dataset.id} | made_by | self._order | describe_arrangement(self._arrangement)
-
-    def _describe_inputs(self) -> Any:
-        times = {} if self.inputs.times is None else {"times": self.inputs.times}
-        return describe_ids({**self.inputs.nodes, **times})
 
     @property
     def notes(self) -> dict[str, str]:
@@ -487,7 +485,7 @@ class LinkNeighborLoader(HopLoader):
             raise ConfigError(
                 "edge_label_time must be given with time_attr: edges are asked about at a time (got None)"
             )
-        self._links = LinkInputs(
+        links = LinkInputs(
             etype,
             source,
             destination,
@@ -500,7 +498,7 @@ class LinkNeighborLoader(HopLoader):
         )
         super().__init__(
             dataset,
-            self._links,
+            links,
             _hops(
                 dataset,
                 num_neighbors,
@@ -521,12 +519,6 @@ class LinkNeighborLoader(HopLoader):
             packed=packed,
             options=_options(budget, device, memory, given, storage, shards, seed, spill),
         )
-
-    def _describe_inputs(self) -> Any:
-        links = self._links
-        times = {} if links.time is None else {"times": links.time}
-        ends = describe_ids({"src": links.source, "dst": links.destination} | times)
-        return ends | {"etype": str(links.etype), "negatives": str(links.negatives)}
 
 
 def dataset_of(data: Any) -> Dataset:

@@ -16,6 +16,7 @@ from gids import _native
 from gids.dataset import Dataset
 from gids.dataset.rows import as_tensor, read_rows
 from gids.errors import ConfigError
+from gids.loader.epochs import describe_ids
 from gids.loader.graph import Seeds as NamedSeeds
 from gids.loader.graph import on_host, resolve_seeds
 from gids.sampling import EdgeType, SampleKey, TimedSeeds
@@ -65,6 +66,9 @@ class Inputs(Protocol):
     @property
     def origins(self) -> dict[str, Tensor]:
         """The node whose part a seed belongs to, one for each position, by node type."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what tells them from others: loaders of the same seeds resume each other's epochs."""
 
     def start(self, positions: Mapping[str, Tensor], key: SampleKey) -> Start:
         """Return the beginning of the batch of ``positions``; ``key`` decides what is drawn."""
@@ -121,6 +125,10 @@ class NodeInputs:
     def origins(self) -> dict[str, Tensor]:
         """The seeds themselves."""
         return self.nodes
+
+    def describe(self) -> dict[str, Any]:
+        """Return the seeds, in their order, and their times, as digests."""
+        return describe_ids({**self.nodes, **({} if self.times is None else {"times": self.times})})
 
     @property
     def positions(self) -> dict[str, Tensor]:
@@ -197,6 +205,12 @@ class LinkInputs:
     def origins(self) -> dict[str, Tensor]:
         """The sources of the edges."""
         return {self.etype[0]: self.source}
+
+    def describe(self) -> dict[str, Any]:
+        """Return the edges, in their order, and their times, as digests; their type, and what is drawn beside them."""
+        times = {} if self.time is None else {"times": self.time}
+        ends = describe_ids({"src": self.source, "dst": self.destination} | times)
+        return ends | {"etype": str(self.etype), "negatives": str(self.negatives)}
 
     @property
     def nodes(self) -> dict[str, Tensor]:

@@ -229,14 +229,14 @@ class Divider:
     @property
     def spill_directory(self) -> Path | None:
         """Where sampled batches of a long window wait; None: in memory."""
-        asked = self._options.pipeline.spill
+        asked = self._options.pipeline.spill_samples
         if not asked:
             return None
         directory = (
             Path(asked) if not isinstance(asked, bool) else self._feed.scratch_dir or Path(tempfile.gettempdir())
         )
         if not directory.is_dir():
-            raise ConfigError(f"spill must be a directory (got {directory})")
+            raise ConfigError(f"spill_samples must be a directory (got {directory})")
         return directory
 
     @property

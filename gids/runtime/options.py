@@ -108,7 +108,7 @@ class PipelineOptions:
     accesses : int or None
         Accesses to storage that a group of batches should have, so that the drives are busy; by default what their
         curve asks for (see ``gids probe``), for every drive under the stripes.
-    spill : bool, str or path-like
+    spill_samples : bool, str or path-like
         Let sampled batches of the window, beyond the next few, wait on disk: which rows they need stays in memory, so that
         a window (with policy ``"belady"``, Ginex's superbatch) can have hundreds of batches. True: beside the dataset, or
         where temporary files go; otherwise a directory. Without ``window`` it is as long as a quarter of the budget and
@@ -123,7 +123,7 @@ class PipelineOptions:
     sample_workers: int | None = None
     threads: int | None = None
     accesses: int | None = None
-    spill: bool | str | os.PathLike[str] = False
+    spill_samples: bool | str | os.PathLike[str] = False
 
     def __post_init__(self) -> None:
         least = {
@@ -182,10 +182,15 @@ class SpillOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OrderOptions:
-    """Which part of the seeds is ours, and which of them meet in a batch.
+    """In which order the seeds come, which part of them is ours, and which of them meet in a batch.
 
     Attributes
     ----------
+    shuffle : bool or None
+        As in PyTorch's DataLoader; by default they are shuffled. DGL's and PyG's loaders have it as a keyword.
+    seed : int or None
+        With epoch and batch number the only source of randomness, of samples too; 0 by default. A keyword in PyG's
+        loaders; in DGL's the sampler has it.
     drop_last : bool
         As in PyTorch's DataLoader.
     rank, world_size : int or None
@@ -200,6 +205,8 @@ class OrderOptions:
         Parts whose seeds are mixed: the more, the more random, and the fewer rows are saved.
     """
 
+    shuffle: bool | None = None
+    seed: int | None = None
     drop_last: bool = False
     rank: int | None = None
     world_size: int | None = None
@@ -214,6 +221,16 @@ class OrderOptions:
             raise ConfigError(f"parts_per_group must not be given without parts (got {self.parts_per_group})")
         if (self.rank is None) != (self.world_size is None):
             raise ConfigError(f"rank and world_size must be given together (got {self.rank} and {self.world_size})")
+        if self.seed is not None:
+            check_seed(self.seed)
+
+    def check_keywords(self) -> None:
+        """Refuse what a loader has keywords for."""
+        if self.shuffle is not None or self.seed is not None:
+            raise ConfigError(
+                "shuffle and seed must be given to this loader, not in order "
+                f"(got order with shuffle={self.shuffle}, seed={self.seed})"
+            )
 
     def resolved(self) -> tuple[int, int]:
         """Return rank and world size, from ``torch.distributed`` where they were not given."""
@@ -323,8 +340,8 @@ class RuntimeOptions:
         optional_bytes(self.budget, "budget")
         if isinstance(self.storage, str):
             object.__setattr__(self, "storage", StorageOptions(engine=self.storage))
-        if self.pipeline.spill and self.device is not None and self.device.type == "cuda":
-            raise ConfigError("spill must be False where batches are sampled on a device (got device 'cuda')")
+        if self.pipeline.spill_samples and self.device is not None and self.device.type == "cuda":
+            raise ConfigError("spill_samples must be False where batches are sampled on a device (got device 'cuda')")
         object.__setattr__(self, "spill", SpillOptions.of(self.spill))
         if self.spill is not None and self.device is not None and self.device.type == "cuda":
             raise ConfigError("spill must be None where rows are read for a device (got device 'cuda')")
@@ -339,8 +356,7 @@ class RuntimeOptions:
                 "shards must be None where rows are read for a device (got device 'cuda'): rows from other nodes come to "
                 "host memory; take batches there, with pin_memory=True, and move them"
             )
-        if not 0 <= self.seed < 1 << 64:
-            raise ConfigError(f"seed must be in [0, 2**64) (got {self.seed})")
+        check_seed(self.seed)
 
     @property
     def reading(self) -> StorageOptions:
@@ -369,6 +385,12 @@ class RuntimeOptions:
             accesses=pipeline.accesses,
             spill_bytes=spill_bytes,
         )
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what does not key samples."""
+    if not 0 <= seed < 1 << 64:
+        raise ConfigError(f"seed must be in [0, 2**64) (got {seed})")
 
 
 def optional_bytes(value: int | str | None, name: str) -> int | None:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from gids.budget import Division, local_processes
 from gids.budget.division import DEFAULT_WINDOW
+from gids.dataset.scratch import load_arrays
 from gids.ledger import Stopped
 from gids.runtime.threads import Worker
 from gids.runtime.work import Work
@@ -138,10 +138,10 @@ class PreparedFile:
 
     def load(self) -> Prepared | None:
         """Return what an earlier run kept; a damaged or foreign file is the same as none."""
-        with (
-            suppress(OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile),
-            np.load(self._path, allow_pickle=False) as stored,
-        ):
+        stored = load_arrays(self._path)
+        if stored is None:
+            return None
+        with suppress(ValueError, KeyError, TypeError):
             about = json.loads(bytes(stored["about"]).decode())
             if about["version"] != STORED_VERSION:
                 return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,9 @@ from torch import Tensor
 
 from gids._native import ThreadPool
 from gids.dataset import Dataset
-from gids.errors import ConfigError
+from gids.dataset.in_place import NpyHeader, read_npy_header
+from gids.errors import ConfigError, DatasetError, StorageError
+from gids.storage.system import read_into
 from gids.tiers import EdgeScores, HotRows, RowScores
 from gids.tiers.rank import Ranking, rank_nodes
 from gids.types import TableKey
@@ -70,7 +74,7 @@ class Ranker:
         self._dataset, self._host_rank, self._seeds, self._fanouts = dataset, host_rank, seeds, fanouts
         self._seed, self._pool, self._count = seed, pool, count
         if host_rank is not None and not (isinstance(host_rank, str) and host_rank in NAMES):
-            self._scores()  # a user's own: what is wrong with them is said now
+            _own(dataset, host_rank)  # what is wrong with them is said now
         if isinstance(host_rank, str) and host_rank == Ranking.VISITS.value and fanouts is None:
             raise ConfigError("host_rank 'visits' needs a NeighborSampler (got a sampler without fan-outs)")
         if isinstance(host_rank, str) and host_rank == COUNTED and count is None:
@@ -166,6 +170,13 @@ def host_scores(
         if host_rank == Ranking.VISITS.value and fanouts is None:
             raise ConfigError("host_rank 'visits' needs a NeighborSampler (got a sampler without fan-outs)")
         return rank_nodes(dataset, seeds, by=host_rank, fanouts=fanouts, pool=pool)
+    own = _own(dataset, host_rank)
+    scores = {ntype: _read(value) if isinstance(value, NpyHeader) else value for ntype, value in own.items()}
+    return {ntype: scores.get(ntype, np.zeros(dataset.num_nodes(ntype), np.uint8)) for ntype in dataset.node_types}
+
+
+def _own(dataset: Dataset, host_rank: Any) -> dict[str, NpyHeader | Scores]:
+    """Return a user's own scores by node type, checked; of those in files only the header is read."""
     if isinstance(host_rank, Mapping):
         unknown = [ntype for ntype in host_rank if ntype not in dataset.node_types]
         if unknown:
@@ -175,15 +186,19 @@ def host_scores(
         given = {dataset.node_types[0]: host_rank}
     else:
         raise ConfigError(f"host_rank must be given by node type where a graph has several (has {dataset.node_types})")
-    scores = {ntype: _own_scores(ntype, value, dataset.num_nodes(ntype)) for ntype, value in given.items()}
-    return {ntype: scores.get(ntype, np.zeros(dataset.num_nodes(ntype), np.uint8)) for ntype in dataset.node_types}
+    return {ntype: _own_scores(ntype, value, dataset.num_nodes(ntype)) for ntype, value in given.items()}
 
 
-def _own_scores(ntype: str, value: str | os.PathLike[str] | Tensor | Scores | Sequence[float], nodes: int) -> Scores:
+def _own_scores(
+    ntype: str, value: str | os.PathLike[str] | Tensor | Scores | Sequence[float], nodes: int
+) -> NpyHeader | Scores:
+    scores: NpyHeader | Scores
     if isinstance(value, str | os.PathLike):
         try:
-            scores: Scores = np.load(value, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
+            scores = read_npy_header(Path(value))
+        except (DatasetError, StorageError) as error:
+            if isinstance(error, StorageError) and error.errno != errno.ENOENT:
+                raise  # the file may be right: it could not be read
             raise ConfigError(f"host_rank of {ntype} must be a readable .npy file (got {value!s}: {error})") from error
     else:
         scores = value.numpy(force=True) if isinstance(value, Tensor) else np.asarray(value)
@@ -192,3 +207,9 @@ def _own_scores(ntype: str, value: str | os.PathLike[str] | Tensor | Scores | Se
             f"host_rank of {ntype} must be {nodes} numbers, one per node (got {scores.dtype}, shape {scores.shape})"
         )
     return scores
+
+
+def _read(header: NpyHeader) -> Scores:
+    scores = np.empty(header.shape, header.dtype)
+    read_into(header.path, header.data_offset, scores)
+    return scores if header.dtype.isnative else scores.astype(header.dtype.newbyteorder("="))

@@ -152,6 +152,14 @@ def decode(data: bytes | bytearray | memoryview) -> StoredSample:
         return _decode(ArrayReader(data))
 
 
+def decode_rows(data: bytes | bytearray | memoryview) -> tuple[dict[str, Tensor], dict[EdgeType, Tensor]]:
+    """Return the input nodes and the edge rows of a batch that :func:`encode` wrote; reads nothing else of it."""
+    with damage_in_sample():
+        arrays = ArrayReader(data)
+        document = arrays.document
+        return arrays.by(document["input_nodes"], str), arrays.by(document["edge_rows"], edge_type)
+
+
 def _decode(arrays: ArrayReader) -> StoredSample:
     document, array, by, etype = arrays.document, arrays.array, arrays.by, edge_type
     blocks = [

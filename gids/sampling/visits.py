@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gids import _native
+from gids.dataset.scratch import load_arrays
 from gids.errors import DatasetError
 from gids.sampling.disk import stream
 from gids.sampling.sample import EdgeType
@@ -45,11 +46,10 @@ def load_visits(
 ) -> Visits:
     """Return :func:`expected_visits`, from the file of an earlier run where there is one."""
     path = None if scratch is None else scratch / "expected-visits.npz"
-    if path is not None and path.exists():
-        with contextlib.suppress(OSError, ValueError, KeyError), np.load(path) as saved:
-            visits = {ntype: saved[f"visits {ntype}"] for ntype in num_nodes}
-            if all(len(visits[ntype]) == count for ntype, count in num_nodes.items()):
-                return visits
+    if path is not None and (saved := load_arrays(path)) is not None:
+        kept = {ntype: saved.get(f"visits {ntype}") for ntype in num_nodes}
+        if all(_fits(kept[ntype], count) for ntype, count in num_nodes.items()):
+            return {ntype: array for ntype, array in kept.items() if array is not None}
     visits = expected_visits(num_nodes, offsets, tables, fanout)
     if path is not None:
         temporary = path.with_name(f".{path.name}.tmp.npz")
@@ -58,3 +58,7 @@ def load_visits(
             np.savez(temporary, **named)
             temporary.replace(path)
     return visits
+
+
+def _fits(visits: npt.NDArray[Any] | None, nodes: int) -> bool:
+    return visits is not None and visits.shape == (nodes,) and visits.dtype == np.float32

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gids._native import ThreadPool, damp_ranks, push_ranks
 from gids.dataset.rows import read_rows
+from gids.dataset.scratch import load_array
 from gids.errors import ConfigError
 from gids.table import RowTable
 from gids.types import EdgeType
@@ -306,11 +307,8 @@ def _stored_scores(paths: Mapping[str, Path], counts: Mapping[str, int]) -> dict
     """Load rankings that were computed before; None where one is missing or is not what it should be."""
     found = {}
     for ntype, path in paths.items():
-        try:
-            scores = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError):
-            return None
-        if scores.shape != (counts[ntype],) or scores.dtype != np.uint64:
+        scores = load_array(path)
+        if scores is None or scores.shape != (counts[ntype],) or scores.dtype != np.uint64:
             return None
         found[ntype] = scores
     return found

@@ -20,6 +20,7 @@ import torch
 import xxhash
 
 import gids
+from gids.convert.sources import NpzRows, npz_keys
 from gids.convert.text import TextRows
 from gids.dataset import manifest as manifests
 from gids.dataset import packed as packs
@@ -34,7 +35,9 @@ from gids.partition import stored as partitions
 from gids.report.run import load_run
 from gids.runtime.preparation import PreparedFile
 from gids.sampling import stored as samples
+from gids.sampling.visits import load_visits
 from gids.storage.curve import DEFAULT_CURVE, curve_path, load_curve, save_curve
+from gids.tiers.rank import rank_nodes
 
 
 class Target(ABC):
@@ -140,6 +143,22 @@ class Header(Target):
     def parse(self, data: bytes) -> None:
         (self.directory / "x.npy").write_bytes(data)
         read_npy_header(self.directory / "x.npy")
+
+
+class Archive(Target):
+    """An ``.npz`` archive to be converted."""
+
+    def valid(self) -> bytes:
+        np.savez_compressed(self.directory / "x.npz", edge_index=np.arange(12).reshape(2, 6), labels=np.arange(6))
+        return (self.directory / "x.npz").read_bytes()
+
+    def parse(self, data: bytes) -> None:
+        path = self.directory / "x.npz"
+        path.write_bytes(data)
+        for key in npz_keys(path):
+            rows = NpzRows(path, key)
+            if rows.num_rows * rows.dim < 1 << 20:  # a header may claim more than the archive has, and more than memory
+                list(rows.read(0, 4))
 
 
 class Text(Target):
@@ -305,10 +324,46 @@ class Prepared(Target):
         file.load()
 
 
+class Visits(Target):
+    """Expected visits that an earlier run kept: a damaged file is the same as none."""
+
+    def _load(self) -> None:
+        visits = load_visits(self.directory, {"_N": 60}, {}, {}, 10)
+        assert [(array.shape, array.dtype) for array in visits.values()] == [((60,), np.float32)]
+
+    def valid(self) -> bytes:
+        self._load()
+        return (self.directory / "expected-visits.npz").read_bytes()
+
+    def parse(self, data: bytes) -> None:
+        (self.directory / "expected-visits.npz").write_bytes(data)
+        self._load()
+
+
+class Ranking(Target):
+    """A ranking that an earlier run kept: a damaged file is the same as none."""
+
+    def _rank(self) -> Path:
+        (scores,) = rank_nodes(_graph(self.directory), by="degree").values()
+        assert (scores.shape, scores.dtype) == ((60,), np.uint64)
+        (path,) = _graph(self.directory).scratch_dir.glob("rank-degree-*.npy")
+        return path
+
+    def valid(self) -> bytes:
+        return self._rank().read_bytes()
+
+    def parse(self, data: bytes) -> None:
+        self._rank().write_bytes(data)
+        self._rank()
+
+
 TARGETS: dict[str, type[Target]] = {
     target.__name__.lower(): target
-    for target in (Manifest, Packed, Sample, Header, Text, Curve, State, Report, Extents, Block, Log, Parts, Prepared)
-}
+    for target in (
+        Manifest, Packed, Sample, Header, Archive, Text, Curve, State, Report, Extents, Block, Log, Parts, Prepared,
+        Visits, Ranking,
+    )
+}  # fmt: skip
 
 
 def opened(name: str) -> Target:

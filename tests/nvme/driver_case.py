@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from qemu import Machine
 
 from gids.cuda.nvme_queues import READ, DeviceQueues
 from gids.cuda.session import CudaSession, open_device
+from gids.errors import DeviceError
 from gids.nvme import Drives
 
 
@@ -36,4 +38,16 @@ with Machine([[image]]) as machine, Drives([machine.open()]) as drives:
         for read in reads:
             begin = int(read["lba"]) * 512
             np.testing.assert_array_equal(queues.data[int(read["offset"]) :][:1024], data[begin : begin + 1024])
+        underway, deadline = queues.submit(reads, poll=True), time.monotonic() + 60
+        while (
+            not underway.kernels.has_ended
+        ):  # nobody waits for the reads: the stream itself says that its kernels ended
+            assert time.monotonic() < deadline
+        print("ended")
+        underway.wait()
+    assert ctypes.CDLL(None).setenv(b"GIDS_STANDIN_HOST_ATOMICS", b"0", 1) == 0
+    try:
+        DeviceQueues(drives, session, data_bytes=1 << 20)
+    except DeviceError as error:
+        print("refused:", error)
     print("left", registered() - before)

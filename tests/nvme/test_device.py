@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from nvme_qemu import Machine, needs_qemu
 
-from gids import ConfigError, StorageError
+from gids import ConfigError, DeviceError, StorageError
 from gids.cuda.nvme_queues import READ, DeviceQueues
 from gids.nvme import Drives
 
@@ -109,6 +109,34 @@ def test_a_time_out_is_ended_by_the_watchdog_and_the_queues_stay_usable(tmp_path
             np.testing.assert_array_equal(queues.data[int(read["offset"]) :][:1024], data[begin : begin + 1024])
 
 
+def test_a_block_is_read_by_way_of_each_pair_of_each_drive(tmp_path, session, monkeypatch):
+    images = [tmp_path / f"image{i}" for i in range(2)]
+    for image in images:
+        image.write_bytes(bytes(1 << 20))
+    with (
+        Machine([[image] for image in images]) as machine,
+        Drives([machine.open(i) for i in range(2)]) as drives,
+        DeviceQueues(drives, session, data_bytes=1 << 20, queue_pairs=3) as queues,
+    ):
+        asked, submit = [], queues.submit
+        monkeypatch.setattr(queues, "submit", lambda reads: asked.append(reads.copy()) or submit(reads))
+        queues.check_doorbells()
+    assert [reads["drive"].tolist() for reads in asked] == [[0] * 65, [1] * 65]  # 32 for a warp: the third has the last
+    assert all((reads["blocks"] == 1).all() and (reads["nsid"] == 1).all() for reads in asked)
+
+
+def test_a_doorbell_that_the_drive_does_not_hear(tmp_path, session, monkeypatch):
+    monkeypatch.setattr(DeviceQueues, "_carry", lambda queues: None)  # registers written here reach QEMU by this alone
+    (tmp_path / "image").write_bytes(bytes(1 << 20))
+    with (
+        Machine([[tmp_path / "image"]]) as machine,
+        Drives([machine.open(timeout_s=0.5, admin_timeout_s=60)]) as drives,
+        DeviceQueues(drives, session, data_bytes=1 << 20, timeout_s=60) as queues,
+        pytest.raises(DeviceError, match=r"LBA 0, 1 blocks: no answer within 500 ms.*doorbell must reach.*iommu=pt"),
+    ):
+        queues.check_doorbells()
+
+
 def run_on_standin(script, argument):
     """Run a script in a process whose driver library is the stand-in; give the lines that it printed."""
     pytest.importorskip("cuda.core", reason="cuda-core is not installed (tests/requirements.txt brings it)")
@@ -134,10 +162,13 @@ def run_on_standin(script, argument):
 def test_the_real_cuda_session_drives_the_queues(tmp_path):
     """CUDA bindings, NVRTC's module and registered memory, with the stand-in for the driver library."""
     (tmp_path / "image").write_bytes(np.random.default_rng(3).bytes(2 << 20))
-    first, last = run_on_standin("driver_case.py", tmp_path / "image")
+    first, ended, refused, last = run_on_standin("driver_case.py", tmp_path / "image")
     # Table, data, and for each of two pairs its state and rings; the doorbells are on pages of their own.
     assert int(first.split()[1]) >= 7
     assert "data goes through pinned host memory" in first
+    assert ended == "ended"
+    assert "must carry compare-and-swap of 32 bits (cuDeviceGetHostAtomicCapabilities: capabilities 0x0)" in refused
+    assert "submit='cpu' needs none" in refused
     assert last == "left 0"
 
 

@@ -6,6 +6,8 @@ from count import count, load
 from ptx_machine import PtxMachine
 from test_machine import kernel
 
+from gids.cuda.choice import GPU_COMMAND_READS
+
 ADDRESS = (
     "\tld.param.u64 %rd0, [k_param_0]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd1, %r1, STRIDE; add.s64 %rd2, %rd0, %rd1;"
 )
@@ -141,6 +143,13 @@ def test_the_worst_kernels_are_known(table):
     }
     assert table["nvme_submit"]["host_chain_alone"] <= 24
     assert table["nvme_poll"]["host_chain_alone"] <= 14
+
+
+def test_what_auto_charges_for_a_command_of_kernels():
+    """Each waits for the one before it on the same queue: the chain of a launch, by its commands."""
+    submit, poll = (load()[name] for name in ("nvme_submit", "nvme_poll"))
+    assert submit["items"] == poll["items"]
+    assert pytest.approx((submit["host_chain"] + poll["host_chain"]) / submit["items"], rel=0.02) == GPU_COMMAND_READS
 
 
 @pytest.mark.long

@@ -191,6 +191,17 @@ STANDIN_API CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice de
     if (attribute == kPciBusId) *value = 1 + device;
     return CUDA_SUCCESS;
 }
+// A link that carries every atomic operation, or with GIDS_STANDIN_HOST_ATOMICS=0 none: then the answer for each is 0.
+STANDIN_API CUresult cuDeviceGetHostAtomicCapabilities(unsigned* capabilities, const int* operations, unsigned count,
+                                                       CUdevice device) {
+    ENTER(cuDeviceGetHostAtomicCapabilities);
+    if (primary_context(device) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+    if (capabilities == nullptr || operations == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+    constexpr unsigned kSigned = 1, kUnsigned = 2, kReduction = 4, kScalar32 = 8, kScalar64 = 16;
+    const unsigned every = kSigned | kUnsigned | kReduction | kScalar32 | kScalar64;
+    std::fill_n(capabilities, count, standin::setting("GIDS_STANDIN_HOST_ATOMICS", 1) != 0 ? every : 0);
+    return CUDA_SUCCESS;
+}
 STANDIN_API CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
     std::snprintf(text, static_cast<std::size_t>(length), "0000:%02x:00.0", 1 + device);
     return CUDA_SUCCESS;

@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gids.bench.cuda import SETTINGS, ways
 from gids.bench.cuda_profiles import PROFILES
 from gids.bench.cuda_time import Call, Clock, Scale, stage_of, stages_of_streams
 
@@ -107,6 +109,16 @@ def test_stages_and_kinds_of_copies():
     assert {event["ph"] for event in trace["traceEvents"]} == {"M", "X", "i"}
 
 
+def test_both_who_submit_are_among_the_ways_and_the_machine_sets_their_limits():
+    large, small = SETTINGS
+    four, five = PROFILES["a100-pcie4"], PROFILES["h100-pcie5"]
+    assert set(ways(large, four)) == {"uring", "gds", "nvme, submit='gpu'", "nvme, submit='cpu'"}
+    assert f"the drives, by their curve ({four.name})" in ways(large, four)["nvme, submit='gpu'"]
+    assert "5.4 M rows/s in reads of 1.0 KiB (limit: commands of kernels)" in ways(small, five)["nvme, submit='gpu'"]
+    assert "limit: commands of a thread" in ways(small, five)["nvme, submit='cpu'"]
+    assert "limit: the link" in ways(large, replace(five, drive_bytes_s=1e12, link_bytes_s=1e10))["nvme, submit='gpu'"]
+
+
 @pytest.mark.long
 @pytest.mark.xdist_group("standin")
 def test_the_benchmark_counts_and_says_that_it_estimates(tmp_path):
@@ -120,5 +132,6 @@ def test_the_benchmark_counts_and_says_that_it_estimates(tmp_path):
         assert "estimated, not measured" in name
         assert value["launches"] > 10
         assert value["host waits"] > 0
+        assert "submit='gpu'" in " ".join(value["ways to the device, by gids/cuda/choice.py"])
         assert set(value["time by stage, us"]) >= {"sample", "plan", "gather"}
     assert len(list(tmp_path.glob("*.json"))) == 2

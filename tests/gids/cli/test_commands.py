@@ -8,10 +8,12 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 import gids
 from gids.cli import COMMANDS, main
 from gids.cli.bench import BENCHMARKS
+from gids.report import Epoch, Run
 
 
 @pytest.fixture
@@ -189,6 +191,40 @@ def test_an_interrupt_while_torch_is_imported_is_one_line(tmp_path, command):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )
     assert (result.returncode, result.stderr) == (130, "gids: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        ("dgl", ["convert", "{tmp}/graph.bin", "{tmp}/out", "--from", "dgl"]),
+        ("torch_geometric", ["convert", "{tmp}/graph.pt", "{tmp}/out", "--from", "pyg", "--trust"]),
+        ("matplotlib", ["report", "{tmp}/run.json"]),
+    ],
+    ids=lambda c: c if isinstance(c, str) else "",
+)
+@pytest.mark.parametrize(
+    "becomes", ["raise ImportError('cannot be imported') from None", "pass"], ids=["error", "none"]
+)
+def test_an_interrupt_while_a_command_imports_is_one_line(tmp_path, run, monkeypatch, package, words, becomes):
+    """Packages that are imported where they are first needed, and make another error of Ctrl-C, or none."""
+    (tmp_path / f"{package}.py").write_text(
+        "import os, signal, time\n"
+        f"try:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    {becomes}\n"
+    )
+    (tmp_path / "graph.bin").write_bytes(b"")
+    torch.save({"edge_index": torch.tensor([[0], [1]]), "x": torch.ones(2, 1)}, tmp_path / "graph.pt")
+    Run("small", "A run", epochs=[Epoch("gids", 0, 1.0, 1, loss=1.0)]).save(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background may have it ignored
+    try:
+        code, _, err = run(*(word.format(tmp=tmp_path) for word in words))
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+        sys.modules.pop(package, None)
+    assert (code, err.splitlines()[-1]) == (130, f"gids {words[0]}: interrupted")
 
 
 def test_help_is_quick_and_a_typo_lists_the_names(tmp_path, run):

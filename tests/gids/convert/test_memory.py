@@ -31,7 +31,12 @@ def check(dataset: gids.Dataset) -> None:
     assert dataset.split("train").tolist() == [0, 2]
     assert dataset.edge_feature_names() == ["feat"]
     with gids.Loader(
-        dataset, "train", fanouts=[-1], batch_size=2, shuffle=False, features={gids.NODE: "feat", gids.EDGE: "feat"}
+        dataset,
+        "train",
+        fanouts=[-1],
+        batch_size=2,
+        features={gids.NODE: "feat", gids.EDGE: "feat"},
+        order=gids.OrderOptions(shuffle=False),
     ) as loader:
         (batch,) = loader
     assert batch.x[:, 0].tolist() == [3.0 * node for node in batch.input_nodes.tolist()]
@@ -64,7 +69,9 @@ def test_a_heterodata(tmp_path: Path) -> None:
     dataset = gids.convert(data, tmp_path / "graph")
     assert dataset.num_features == {"paper": 2, "author": 5}
     assert repr(dataset).endswith("5 nodes of 2 types, 3 edges)")
-    with gids.Loader(dataset, ("paper", None), fanouts=[-1], batch_size=3, shuffle=False) as loader:
+    with gids.Loader(
+        dataset, ("paper", None), fanouts=[-1], batch_size=3, order=gids.OrderOptions(shuffle=False)
+    ) as loader:
         (batch,) = loader
     assert batch.x["author"][:, 0].tolist() == [5.0 * node for node in batch.input_nodes["author"].tolist()]
     assert repr(batch).startswith("Batch(epoch 0, number 0, 3 seeds, 1 blocks, x={paper: float32[3, 2], author: ")

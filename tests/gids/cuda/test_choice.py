@@ -2,8 +2,8 @@
 
 import pytest
 
-from gids.cuda.choice import Estimate, Workload, choose, choose_engine, choose_submit
-from gids.errors import ConfigError
+from gids.cuda.choice import QUEUE_PAIRS, Estimate, Workload, choose, choose_engine, choose_submit
+from gids.errors import ConfigError, DeviceError
 from gids.storage import StorageOptions
 from gids.storage.curve import ReadCost, modelled_curve
 from gids.table import RowTable, Stripe
@@ -51,6 +51,14 @@ def test_a_little_more_is_not_worth_leaving_the_default():
     assert choose("a", even | {"c": Estimate(106.0, 4096, "z")}).name == "c"
 
 
+def test_kernels_pay_for_each_command_on_its_queue_pair():
+    """0.7 M commands a second and pair are fewer than fast drives answer, and their rows less than the link carries."""
+    few, many = (workload(FAST, 512, 1e-4, drives=drives).nvme("gpu") for drives in (1, 4))
+    assert many.bound == "commands of kernels"
+    assert many.rows_per_second == pytest.approx(4 * QUEUE_PAIRS / (1.23 * 1.2e-6), rel=1e-3)
+    assert few.rows_per_second == pytest.approx(many.rows_per_second / 4, rel=1e-3)
+
+
 @pytest.fixture
 def table(tmp_path):
     (tmp_path / "rows").write_bytes(bytes(4096 * 64))
@@ -69,5 +77,9 @@ def test_who_submits_by_estimate_or_as_asked(table):
     assert choose_submit(table, 1 << 16, StorageOptions()).name == "cpu"
     load = workload(FAST, 4096, 0.9, drives=4)
     assert choose("cpu", {way: load.nvme(way) for way in ("cpu", "gpu")}).name == "gpu"
+    refused = choose_submit(table, 1 << 16, StorageOptions(), "no atomics")
+    assert (refused.name, refused.reason) == ("cpu", "kernels cannot queue them: no atomics")
+    with pytest.raises(DeviceError, match="submit='gpu' cannot be had: no atomics"):
+        choose_submit(table, 1 << 16, StorageOptions(submit="gpu"), "no atomics")
     with pytest.raises(ConfigError, match=r"submit must be one of auto, gpu, cpu \(got 'tpu'\)"):
         StorageOptions(submit="tpu")

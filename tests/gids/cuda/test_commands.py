@@ -121,6 +121,8 @@ def test_status_cells_come_from_evidence(tmp_path):
 
     assert row() == ["1 kernel, 1 of 7 architectures", "not run", "not run", "not run", "not run |"]
     (tmp_path / "lanes-plain-gw0.json").write_text('["random_blocks"]')
+    assert row()[1] == "run, not known to be compared"
+    (tmp_path / "compared.json").write_text('{"random_blocks": "a test that fails without it"}')
     assert row()[1] == "equal to the CPU"
     (tmp_path / "lanes-thread-main.json").write_text('["random_blocks"]')
     assert row()[1] == "equal to the CPU, no race under TSan"

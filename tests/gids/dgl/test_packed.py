@@ -26,7 +26,6 @@ def packed(dataset, tmp_path):
         "train",
         sampler=sampler().inner,
         batch_size=100,
-        shuffle=True,
         features={gids.NODE: "feat", gids.EDGE: "feat"},
         epochs=2,
         hot="1KiB",

@@ -2,14 +2,17 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gids import ConfigError, StorageError
 from gids.kg import Graph
+from gids.runtime.batch import map_tensors
 from gids.storage import StorageOptions
 from gids.storage.options import FaultOptions
 
+from .far import FAR, Far
 from .graphs import atoms, make, parts, random_triples, same, subgraph
 
 CHAIN = [(0, 0, 1), (1, 1, 2), (2, 0, 3), (3, 1, 4)]
@@ -81,14 +84,24 @@ def test_positions_and_doors(tmp_path):
     pytest.importorskip("torch_geometric")
     graph = Graph(make(tmp_path, CHAIN, identity=False))
     found = graph.extract([0, 2], hops=2)
-    import torch
-
     assert found.positions(torch.tensor([2, 0])).tolist() == [2, 7]
     assert found.positions(torch.tensor([4, 2])).tolist() == [-1, 3]
     data = found.to_pyg()
     assert data.edge_index.tolist() == [found.heads.tolist(), found.tails.tolist()]
     assert data.batch.tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
     assert data.edge_type.tolist() == found.relations.tolist()
+
+
+def test_doors_of_subgraphs_on_a_gpu(tmp_path, far):
+    pytest.importorskip("torch_geometric")
+    with Graph(make(tmp_path, CHAIN, identity=False)) as graph:
+        found = graph.extract([0, 2], hops=2)
+    moved = map_tensors(found, Far)
+    assert moved.positions(Far(torch.tensor([4, 2]))).tolist() == [-1, 3]
+    here, there = found.to_pyg(), moved.to_pyg()
+    assert {part.device for part in there.to_dict().values() if isinstance(part, torch.Tensor)} == {FAR}
+    for name in ("edge_index", "edge_type", "entity", "distance", "batch"):
+        assert there[name].tolist() == here[name].tolist()
 
 
 def test_dgl_graph(tmp_path):

@@ -1,12 +1,16 @@
 """RED-GNN and NBFNet: the same losses to the bit through slices and through exact extraction; ranks as counted by hand."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 
 from gids.kg import Answers, Batch, Graph, Loader, Slices, Subgraphs, filtered_ranks, with_reverse
 from gids.models import NbfNet, RedGnn, ranking_loss
+from gids.runtime.batch import map_tensors
 
+from .far import Far, to_far
 from .graphs import make
 
 
@@ -82,3 +86,22 @@ def test_reverse_queries_and_filtered_ranks(dataset):
     assert rank([0.3, 0.2, 9.0, 0.2], 3) == 2.5  # a tie counts half
     assert rank([0.3, 0.1, 9.0, -1.0], 3) == 9  # six of the ten are outside, with score 0
     assert rank([-0.3, -0.1, 9.0, 0.5], -1) == 1 + 6 / 2  # the answer is outside too
+
+
+@pytest.mark.parametrize("model_type", [RedGnn, NbfNet])
+def test_what_is_delivered_to_a_gpu_is_trained_on_and_ranked_there(dataset, far, model_type):
+    known = dataset.knowledge
+    with Graph(dataset) as graph, Loader(graph, through="graph", hops=2, batch_size=8, budget="64MiB") as loader:
+        batch = next(iter(loader))
+    moved = map_tensors(batch, Far)
+    model = model_type(known.num_relations, 8, layers=2)
+    answers, results = Answers(known, ["train"]), []
+    for there, trained in ((batch, model), (moved, to_far(copy.deepcopy(model)))):
+        scores = trained(there.subgraphs, there.relations)
+        loss = ranking_loss(scores, there.subgraphs.node_ptr, there.tail_positions, 105)
+        loss.backward()
+        gradients = [parameter.grad for parameter in trained.parameters()]
+        assert {part.device for part in (scores, loss, *gradients)} == {there.heads.device}
+        ranks = filtered_ranks(there, scores, answers, 105)
+        results.append([part.tolist() for part in (scores, loss, ranks, *gradients)])
+    assert results[0] == results[1]

@@ -1,5 +1,6 @@
 """The host buffer of a loader: which rows it holds, that loaders share it, and that what it serves is right."""
 
+import errno
 import re
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import torch
 
 import gids
 from gids.budget.parts import host_bytes
-from gids.errors import ConfigError
+from gids.errors import ConfigError, StorageError
 from gids.loader.feed import COUNTED_EPOCH
+from tests.faultfs import mounted
 
 from .conftest import DIM, make, same
 
@@ -64,6 +66,36 @@ def test_own_scores_choose_the_rows(graph, tmp_path, kind):
         assert all(same(a, b) for a, b in zip(plain, loader, strict=True))
     with make(graph, host_buffer="60KiB", host_rank=given) as loader:
         assert held_rows(loader) == [5, 17, 400, 2999]  # score 0 stays out however much room there is
+
+
+@pytest.mark.parametrize("dtype", [">f8", "<i4"])
+def test_own_scores_in_a_file_that_shrinks(graph, tmp_path, dtype):
+    """Scores are read, not mapped: what is cut off later is no longer there, and is no signal."""
+    scores = np.arange(graph.num_nodes(), dtype=dtype)
+    path = tmp_path / "scores.npy"
+    np.save(path, scores)
+    room = host_bytes(3, DIM * 4)
+    with make(graph, host_buffer=room, host_rank=path) as loader:
+        assert held_rows(loader) == [2997, 2998, 2999]
+    with make(graph, host_buffer=room, host_rank=path) as loader:
+        path.write_bytes(path.read_bytes()[:4096])
+        cut = rf"must be a readable .npy file \(got {path}: .*needs .* bytes, got 4096"
+        with pytest.raises(ConfigError, match=cut):
+            held_rows(loader)
+    with pytest.raises(ConfigError, match=cut):
+        make(graph, host_buffer=room, host_rank=path)
+
+
+@pytest.mark.parametrize("begin", [0, 8192], ids=["header", "scores"])
+def test_an_error_below_own_scores_names_file_and_offset(graph, tmp_path, begin):
+    np.save(tmp_path / "scores.npy", np.arange(graph.num_nodes()))
+    with mounted(tmp_path) as faults:
+        path = faults.path / "scores.npy"
+        faults.set({"name": path.name, "begin": begin, "end": begin + 512, "do": "error", "errno": errno.EIO})
+        with pytest.raises(StorageError) as caught, make(graph, host_buffer="8KiB", host_rank=path) as loader:
+            held_rows(loader)
+        assert (caught.value.path, caught.value.errno) == (str(path), errno.EIO)
+        assert caught.value.offset <= begin < caught.value.offset + max(caught.value.length, 1)
 
 
 def test_random_rows_depend_on_the_seed_alone_and_serve_less_than_ranked_ones(graph):

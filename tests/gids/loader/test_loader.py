@@ -304,5 +304,5 @@ def test_names_mean_nodes_and_types_say_more(graph, tmp_path):
 
 
 def test_no_more_arguments_than_these():
-    """What belongs together stands in a group of options; ``shards`` and ``spill`` say where rows are, and stand alone."""
-    assert len(inspect.signature(gids.Loader).parameters) <= 18
+    """What belongs together stands in a group of options."""
+    assert len(inspect.signature(gids.Loader).parameters) <= 16

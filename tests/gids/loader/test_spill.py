@@ -33,7 +33,7 @@ def dataset(tmp_path_factory):
     return generate.communities(path, num_nodes=20_000, degree=10, dim=512, num_classes=4, train=0.04, seed=1)
 
 
-ARGUMENTS = {"fanouts": [5, 5], "batch_size": 50, "seed": 3}
+ARGUMENTS = {"fanouts": [5, 5], "batch_size": 50, "order": gids.OrderOptions(seed=3)}
 
 
 def loader(dataset, **options):
@@ -174,6 +174,7 @@ def test_a_killed_run_leaves_nothing(dataset, tmp_path):
     """The file has no name from the beginning: a kill in the middle of a pass gives its space back."""
     script = f"""
 import os, signal, gids
+from gids import OrderOptions
 from gids.tiers import spill
 fill = spill.Scatter.checkpoint
 def checkpoint(self, pool):

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import gids
-from gids import ConfigError, OutputOptions
+from gids import ConfigError, OrderOptions, OutputOptions
 from gids.generate import communities
 
-OPTIONS = {"fanouts": [3, 2], "batch_size": 32, "seed": 3}
+OPTIONS = {"fanouts": [3, 2], "batch_size": 32, "order": OrderOptions(seed=3)}
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ from .conftest import NODES, equal
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
+ORDER = gids.OrderOptions(seed=3)
+
 SAMPLERS = {
     "neighbour": {"fanouts": [4, 4]},
     "ladies": {"sampler": gids.LadiesSampler([60, 40])},
@@ -20,9 +22,9 @@ SAMPLERS = {
 
 def both(graph, path, arguments, epochs=2, **packing):
     """Pack, and compare every batch of every epoch."""
-    packed = gids.pack(graph, path, "train", batch_size=64, seed=3, epochs=epochs, **arguments, **packing)
+    packed = gids.pack(graph, path, "train", batch_size=64, order=ORDER, epochs=epochs, **arguments, **packing)
     with (
-        gids.Loader(graph, "train", batch_size=64, seed=3, budget="64MiB", **arguments) as online,
+        gids.Loader(graph, "train", batch_size=64, order=ORDER, budget="64MiB", **arguments) as online,
         gids.Loader(graph, packed=path, budget="64MiB") as offline,
     ):
         assert len(online) == len(offline)
@@ -65,7 +67,7 @@ def test_hetero(papers, tmp_path):
 @pytest.mark.parametrize("hot", [0, "16KiB"])
 def test_segments(graph, tmp_path, share, hot):
     """A disk limit makes segments that share rows; the batches stay the same, and the limit holds."""
-    whole = gids.pack(graph, tmp_path / "whole", "train", batch_size=64, seed=3, epochs=2, fanouts=[6, 6], hot=hot)
+    whole = gids.pack(graph, tmp_path / "whole", "train", batch_size=64, order=ORDER, epochs=2, fanouts=[6, 6], hot=hot)
     limit = int(whole.size_bytes * share)
     packed = both(graph, tmp_path / "packed", {"fanouts": [6, 6]}, disk=limit, hot=hot)
     assert whole.segment_batches == 1 < packed.segment_batches

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from gids import _native
 from gids.errors import ConfigError
 from gids.pack import layout
 from gids.pack.maker import disk_limit
@@ -19,6 +20,18 @@ def test_hot_rows_are_those_wanted_most():
     assert layout.choose_hot(counts, 4).tolist() == [5, 1, 4, 2], "ties by id"
     assert layout.choose_hot(counts, 1).tolist() == [5]
     assert layout.choose_hot(counts, 0).tolist() == []
+
+
+@pytest.mark.parametrize("dtype", [np.uint32, np.int64])
+def test_uses_are_counted_and_ids_beyond_the_table_refused(dtype):
+    counts = np.zeros(5, np.uint32)
+    for batch in ([0, 3, 4], [3]):
+        _native.count_uses(np.array(batch, dtype), counts)
+    assert counts.tolist() == [1, 0, 0, 2, 1]
+    with pytest.raises(IndexError, match="ids must be rows of the table"):
+        _native.count_uses(np.array([0, 5], dtype), counts)
+    with pytest.raises(IndexError, match="ids must be rows of the table"):
+        _native.mark_rows(np.array([5], dtype), 0, np.zeros(5, np.int32))
 
 
 def test_rows_on_disk_by_segment():
@@ -91,10 +104,18 @@ def test_regions_are_cut_at_large_groups():
 
 
 @pytest.mark.parametrize(
-    ("row_bytes", "rows", "pages"), [(1024, [0, 1, 2, 3], 1), (1024, [0, 4, 5, 9], 3), (5000, [0, 1], 3), (80, [51], 2)]
+    ("row_bytes", "rows", "pages"),
+    [
+        (1024, [0, 1, 2, 3], 1),
+        (1024, [0, 4, 5, 9], 3),
+        (5000, [0, 1], 3),
+        (80, [51], 2),
+        (80, [], 0),
+        (80, [50, 51], 2),
+    ],
 )
 def test_pages(row_bytes, rows, pages):
-    assert layout.pages_bytes(np.array(rows[::-1]), row_bytes) == pages * 4096
+    assert layout.pages_bytes(np.array(rows[::-1], np.int64), row_bytes) == pages * 4096
 
 
 def test_episodes_are_as_few_as_the_memory_allows():

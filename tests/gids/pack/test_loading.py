@@ -9,6 +9,7 @@ import torch
 import gids
 from gids.errors import ConfigError, StorageError
 from gids.storage.options import FaultOptions
+from tests.loading import load
 
 from .conftest import equal
 
@@ -126,7 +127,7 @@ def test_refuses_what_was_not_packed(graph, papers, packed):
         gids.Loader(papers, packed=packed)
     for name, value in {"batch_size": 65, "seed": 1, "shuffle": False, "fanouts": [4, 5]}.items():
         with pytest.raises(ConfigError, match="as it was packed"):
-            gids.Loader(graph, packed=packed, **{name: value})
+            load(graph, packed=packed, **{name: value})
     with pytest.raises(ConfigError, match=r"seeds must be .* as it was packed"):
         gids.Loader(graph, torch.arange(10), packed=packed)
     with pytest.raises(ConfigError, match="world_size must be 1, as it was packed"):

@@ -23,10 +23,10 @@ def graph(tmp_path_factory):
     return dataset
 
 
-def loader(dataset, seeds="train", batch_size=6, parts=COUNT, parts_per_group=2, **options):
-    order = OrderOptions(parts=parts, parts_per_group=parts_per_group, **options.pop("order", {}))
-    arguments = {"fanouts": [3, 3], "batch_size": batch_size, "budget": "32MiB", "order": order} | options
-    return gids.Loader(dataset, seeds, **arguments)
+def loader(dataset, seeds="train", batch_size=6, parts=COUNT, parts_per_group=2, features="feat", **order):
+    order = OrderOptions(parts=parts, parts_per_group=parts_per_group, **order)
+    given = {"fanouts": [3, 3], "batch_size": batch_size, "budget": "32MiB", "features": features}
+    return gids.Loader(dataset, seeds, order=order, **given)
 
 
 def seeds_of(batches):
@@ -66,7 +66,9 @@ def test_batches_are_those_of_the_same_seeds_given_in_order(graph):
     with loader(graph, seed=3) as one:
         by_parts = list(one)
     arranged = torch.cat([batch.seeds for batch in by_parts])
-    with gids.Loader(graph, arranged, fanouts=[3, 3], batch_size=6, shuffle=False, seed=3, budget="32MiB") as plain:
+    with gids.Loader(
+        graph, arranged, fanouts=[3, 3], batch_size=6, order=OrderOptions(shuffle=False, seed=3), budget="32MiB"
+    ) as plain:
         for got, expected in zip(by_parts, plain, strict=True):
             same(got, expected)
 
@@ -76,7 +78,7 @@ def test_ranks_share_the_order(graph):
         expected = seeds_of(whole)
     got = [[], []]
     for rank in range(2):
-        with loader(graph, batch_size=3, parts_per_group=1, order={"rank": rank, "world_size": 2}) as mine:
+        with loader(graph, batch_size=3, parts_per_group=1, rank=rank, world_size=2) as mine:
             got[rank] = seeds_of(mine)
     assert [seeds for pair in zip(*got, strict=True) for seeds in pair] == expected
     assert all(len({seed % COUNT for seed in seeds}) == 1 for seeds in expected)

@@ -16,6 +16,7 @@ from gids.dataset import Dataset, DatasetWriter
 from gids.errors import ConfigError
 from gids.pyg import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
 from gids.pyg.keywords import REFUSED, TRANSLATED, WITHOUT_EFFECT
+from gids.runtime import OrderOptions
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,7 @@ def test_taken(homogeneous: Dataset, keywords: dict[str, Any]) -> None:
         ({"worker_init_fn": print}, "worker_init_fn must be None .*PipelineOptions"),
         ({"multiprocessing_context": "spawn"}, "multiprocessing_context must be None"),
         ({"timeout": 3}, "timeout must be 0"),
+        ({"order": OrderOptions(seed=3)}, "seed must be given to this loader"),
         ({"custom_cls": dict}, "custom_cls must be None .*transform="),
         ({"batchsize": 3}, "NeighborLoader has no argument 'batchsize'"),
     ],

@@ -89,7 +89,9 @@ def loader(dataset, **options):
 
 
 def test_batches_and_hits_are_those_of_a_window_in_memory(dataset, tmp_path):
-    with loader(dataset) as plain, loader(dataset, pipeline={"spill": tmp_path}) as spilling:
+    with loader(dataset) as plain, loader(dataset, pipeline={"spill_samples": tmp_path}) as spilling:
+        for each in (plain, spilling):
+            each.prepare()  # stores are replaced when it is done, and begin with an empty cache
         for number in range(2):
             with spilling.tracing(tmp_path / f"trace{number}.json"):
                 for expected, got in zip(plain, spilling, strict=True):
@@ -97,7 +99,7 @@ def test_batches_and_hits_are_those_of_a_window_in_memory(dataset, tmp_path):
             names = [event["name"] for event in spilling.trace.as_dict()["traceEvents"]]
             assert names.count("spill") == names.count("load") > 0
         one, two = (next(iter(found.stats().tables.values())) for found in (plain, spilling))
-        assert two.cache == pytest.approx(one.cache, rel=0.9)  # groups differ with the memory that is left for them
+        assert two.cache == one.cache > 0
         assert spilling.stats().usage["samples"].peak < plain.stats().usage["samples"].peak
         assert spilling.stats().memory.samples < plain.stats().memory.samples
         iterator = iter(spilling)  # an epoch left early leaves nothing behind
@@ -111,7 +113,7 @@ def test_no_window_is_longer_than_the_epoch(dataset):
     with loader(dataset, pipeline={"window": 100_000}) as long:
         assert long._runtime.division.window == len(long) == 40
         assert len(list(long)) == 40
-    with loader(dataset, pipeline={"window": None, "spill": True}) as chosen:
+    with loader(dataset, pipeline={"window": None, "spill_samples": True}) as chosen:
         assert chosen._runtime.division.window == 40  # 12 bytes for each row of a batch, 8 for each of the table
         assert chosen._runtime.division.window_map_bytes == 8 * 4000
 
@@ -125,12 +127,12 @@ def test_a_full_disk_is_told(dataset, tmp_path, monkeypatch):
         return write(descriptor, data, offset)
 
     monkeypatch.setattr("gids.runtime.spill.os.pwritev", full)
-    with loader(dataset, pipeline={"spill": tmp_path}) as spilling:
+    with loader(dataset, pipeline={"spill_samples": tmp_path}) as spilling:
         with pytest.raises(StorageError, match="spilling failed") as caught:
             list(spilling)
         assert caught.value.errno == errno.ENOSPC
         monkeypatch.undo()
         spilling.set_epoch(0)
         assert len(list(spilling)) == 40
-    with pytest.raises(ConfigError, match="spill must be a directory"):
-        loader(dataset, pipeline={"spill": tmp_path / "none"})
+    with pytest.raises(ConfigError, match="spill_samples must be a directory"):
+        loader(dataset, pipeline={"spill_samples": tmp_path / "none"})

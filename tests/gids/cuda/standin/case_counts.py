@@ -35,7 +35,7 @@ def counted(dataset, loader_options, *, policy="window"):
         dataset,
         "train",
         batch_size=20,
-        seed=1,
+        order=gids.OrderOptions(seed=1),
         pipeline=gids.PipelineOptions(sweep_batches=GROUP),
         memory=gids.MemoryOptions(cache=35 * 64, host_buffer=0, device_budget="64MiB", policy=policy),
         device="cuda:0",

@@ -159,7 +159,7 @@ def test_the_users_device_stays(dataset):
 
 
 def test_a_loader_on_the_second_device(dataset):
-    options = {"seeds": "train", "fanouts": [3, 4], "batch_size": 48, "seed": 5}
+    options = {"seeds": "train", "fanouts": [3, 4], "batch_size": 48, "order": gids.OrderOptions(seed=5)}
     memory = gids.MemoryOptions(cache="8KiB", device_budget="48MiB")
     with gids.Loader(dataset, budget="256MiB", **options) as loader:
         expected = [batch.x for batch in loader]

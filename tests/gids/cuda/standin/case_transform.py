@@ -18,7 +18,10 @@ import gids
 from gids.cuda.compile import load_cuda_core, nvrtc_version
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "docs" / "examples"
-OPTIONS = {"fanouts": [3, 4], "batch_size": 48, "seed": 5, "memory": gids.MemoryOptions(device_budget="48MiB")}
+OPTIONS = {
+    "fanouts": [3, 4], "batch_size": 48, "order": gids.OrderOptions(seed=5),
+    "memory": gids.MemoryOptions(device_budget="48MiB"),
+}  # fmt: skip
 
 
 @pytest.mark.pooled
