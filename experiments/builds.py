@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("other", type=Path, help="checkout of the other build")
     parser.add_argument("--data", type=Path, required=True, help="dataset to use or to make")
     parser.add_argument("--rounds", type=int, default=5, help="repeats (default 5)")
-    parser.add_argument("--batches", type=int, help="batches of a round (default 256)")
+    parser.add_argument("--batches", type=int, help=f"batches of a round (default {FULL.batches})")
     parser.add_argument("--quick", action="store_true", help="a small run")
     args = parser.parse_args()
     batches = args.batches or (QUICK if args.quick else FULL).batches

@@ -23,7 +23,7 @@ ROW_BY_ROW = {"merge_gap_bytes": 0}
 class Gids(Contender):
     """gids.Loader with its defaults."""
 
-    ABOUT = "gids.Loader as it comes: window policy, groups of batches, merged reads, host buffer by reverse PageRank"
+    ABOUT = "gids.Loader as it comes: window policy, groups of batches, merged reads, host buffer by expected visits"
     OPTIONS: ClassVar[dict[str, Any]] = {}
     DIRECT = True
 
@@ -100,12 +100,13 @@ class GidsPaper(Gids):
     """
 
     ABOUT = (
-        "gids with the paper's pinning policy, window 8, cache and host buffer in the paper's proportion, accumulator "
+        "gids with the paper's pinning policy, window 8, cache in the paper's proportion, host buffer by reverse PageRank, accumulator "
         "(accesses of 2 batches in flight unless said otherwise), one request per row"
     )
     OPTIONS: ClassVar[dict[str, Any]] = {
         "policy": "gids",
         "window": 8,
+        "host_rank": "pagerank",
         "sweep_batches": 1,
         "groups_in_flight": 2,
         "storage": ROW_BY_ROW,

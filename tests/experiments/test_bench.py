@@ -40,7 +40,8 @@ def test_every_missed_promise_stands_in_bold(name):
         (bar("x", 0.0871, 0.15, True), "0.087", "at most 0.15"),
         (bar("x", 0.0, 0.0, True, lower_is_better=True), "0.000", "at most 0"),
         (bar("x", 1.42, 1.3, False), "**1.42**", "at most 1.3"),
-        (bar("x", 1.17, 1.2, False, False), "**1.17** (beyond reach)", "at least 1.2"),
+        (bar("x (belady: 1.196)", 1.17, 1.2, False, False), "**1.17** (beyond reach)", "at least 1.2"),
+        (bar("pyg: resident memory", 1.12, 1.05, False, False), "**1.12**", "at most 1.05"),
         (bar("x (told the counts: 0.937)", 0.93, 0.95, False, False), "**0.93**", "at least 0.95"),
     ],
 )

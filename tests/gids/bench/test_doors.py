@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from gids.bench.doors import bars_of, beyond_reach, doors, run
+from gids.bench.doors import bars_of, doors, larger_before, run
 
 
 @pytest.mark.long
@@ -28,8 +28,8 @@ def test_bars_of_memory_say_whose_it_is():
     assert [bar.reachable for bar in dgl] == [True, True, True]
     pyg = list(bars_of("pyg", rate, resident, before))
     assert [bar.holds for bar in pyg] == [False, False, True]
-    # 150 MiB of imports are more than 5 % of 1700: no loader in that process can hold it.
-    assert [bar.reachable for bar in pyg] == [True, False, True]
+    # 150 MiB of imports are more than 5 % of 1700, but nothing proves that a loader could not add less: a plain miss.
+    assert all(bar.reachable for bar in pyg)
     assert [round(bar.value, 4) for bar in pyg] == [0.9, 1.0882, 1.0]
-    assert beyond_reach("dgl, our sampler", resident, before) == ""
-    assert "150.0 MiB more before there is a loader" in beyond_reach("pyg", resident, before)
+    assert larger_before("dgl, our sampler", resident, before) == ""
+    assert "150.0 MiB more before there is a loader" in larger_before("pyg", resident, before)
