@@ -1,7 +1,5 @@
 """gids.kg.Loader: slices give the same bits as exact extraction, over epochs, policies, ranks and failures."""
 
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -11,6 +9,7 @@ from gids.kg import Graph, Loader, Slices
 from gids.kg.feed import SLICES
 from gids.storage import StorageOptions
 from gids.storage.options import FaultOptions
+from tests.resources import threads_left
 
 from .graphs import make, random_triples, same
 
@@ -57,6 +56,7 @@ def test_slices_give_the_bits_of_exact_extraction(dataset, slices, both_ends, po
         ) as through_slices,
         Loader(dataset, through="graph", memory=in_memory(), **chosen) as exact,
     ):
+        through_slices.prepare()  # the cache opens
         for _ in range(2):
             pairs = list(zip(through_slices, exact, strict=True))
             assert len(pairs) == len(exact) == 19
@@ -182,24 +182,25 @@ def test_a_failed_read_fails_its_batch_and_the_loader_stays_usable(dataset, slic
     faulty = Loader(slices.graph, slices=slices, storage=storage, memory=MemoryOptions(cache="64KiB"), **chosen)
     with faulty, pytest.raises(StorageError, match="Input/output error"):
         list(faulty)
-    before = threading.active_count()
+    assert threads_left() == []
     with Loader(slices.graph, slices=slices, **chosen) as loader, Loader(dataset, through="graph", **chosen) as exact:
         assert all(equal(left, right) for left, right in zip(loader, exact, strict=True))
-    assert threading.active_count() <= before
+    assert threads_left() == []
 
 
 def test_a_dropped_epoch_leaves_no_thread(dataset, slices):
     with Loader(slices.graph, slices=slices, **options()) as loader:
-        before = {thread.name for thread in threading.enumerate()}
+        loader.prepare()
+        assert threads_left() == []
         epoch = iter(loader)
         next(epoch)
         epoch.close()
-        assert not {thread.name for thread in threading.enumerate() if thread.name != "gids-prepare"} - before
+        assert threads_left() == []
         assert len(list(loader)) == len(loader)
 
 
 def test_damaged_slices_are_not_trained_on(dataset, slices):
-    chosen = options(split=dataset.knowledge.queries("train")[:64], shuffle=False)
+    chosen = options(split=dataset.knowledge.queries("train")[:64], order=OrderOptions(shuffle=False))
     with Loader(slices.graph, slices=slices, **chosen) as loader:
         list(loader)
     path = slices.path / "slices.bin"
@@ -219,3 +220,17 @@ def test_refusals(dataset):
         Loader(dataset, split="nope")
     with pytest.raises(ConfigError, match="through must be 'slices' or 'graph'"):
         Loader(dataset, through="magic")
+    with pytest.raises(ConfigError, match="parts must be None for queries"):
+        Loader(dataset, order=OrderOptions(parts="8"))
+
+
+def test_the_order_says_whether_and_how_queries_are_shuffled(dataset):
+    queries = torch.from_numpy(dataset.knowledge.queries("train")[:40].astype(np.int64))
+
+    def heads(**given):
+        with Loader(dataset, through="graph", **options(split=queries, order=OrderOptions(**given))) as loader:
+            return torch.cat([torch.column_stack([b.heads, b.relations, b.tails]) for b in loader])
+
+    assert torch.equal(heads(shuffle=False), queries)
+    assert torch.equal(heads(seed=0), heads())
+    assert not torch.equal(heads(seed=1), heads(seed=2))

@@ -12,7 +12,7 @@ from gids.errors import ConfigError, GidsError
 from gids.loader.graph import feature_tables
 from gids.sampling import NeighborSampler, SampleKey, Topology
 from gids.storage import StorageOptions
-from tests.resources import gids_threads
+from tests.resources import gids_threads, threads_left
 
 from .conftest import DIM, make, same
 
@@ -256,7 +256,7 @@ def test_a_closed_loader_says_so(graph):
     iterator = iter(loader)
     loader.close()
     loader.close()
-    assert gids_threads() == []
+    assert threads_left() == []
     with pytest.raises(GidsError, match="closed"):
         next(iterator)
     with pytest.raises(GidsError, match="closed"):

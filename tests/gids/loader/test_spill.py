@@ -51,7 +51,7 @@ def test_the_same_batches(dataset, tmp_path, options):
         spilling.prepare()
         for _ in range(2):
             for one, two in zip(plain, spilling, strict=True):
-                same(one, two)
+                assert same(one, two)
         stats = spilling.stats()
         (table,) = stats.tables.values()
         assert spilling.division.window == 7
@@ -64,7 +64,7 @@ def test_the_same_batches(dataset, tmp_path, options):
         spilling.set_epoch(0)
         plain.set_epoch(0)
         for one, two in zip(plain, spilling, strict=True):
-            same(one, two)
+            assert same(one, two)
     assert names(tmp_path) == []
 
 
@@ -73,7 +73,7 @@ def test_a_run_that_begins_without_preparation(dataset, tmp_path):
     with loader(dataset) as plain, loader(dataset, spill=spill) as spilling:
         for _ in range(3):
             for one, two in zip(plain, spilling, strict=True):
-                same(one, two)
+                assert same(one, two)
         spilling.prepare()
         assert sum(1 for _ in spilling) == 16
         assert next(iter(spilling.stats().tables.values())).bytes_written > 0
@@ -151,7 +151,7 @@ def test_a_full_disk_loses_nothing(dataset, tmp_path, monkeypatch):
         with pytest.warns(RuntimeWarning, match=r"failed \(.*No space left on device.*\): they are read online"):
             found = list(spilling)
         for one, two in zip(plain, found, strict=True):
-            same(one, two)
+            assert same(one, two)
         assert next(iter(spilling.stats().tables.values())).bytes_written == 0
 
 
@@ -166,7 +166,7 @@ def test_samples_wait_in_memory_where_the_disk_fails(dataset, tmp_path, monkeypa
         with pytest.warns(RuntimeWarning, match="samples wait in memory"):
             found = list(spilling)
         for one, two in zip(plain, found, strict=True):
-            same(one, two)
+            assert same(one, two)
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from gids.generate import communities
 from gids.runtime.runtime import Runtime
 from gids.storage import RowReader
 from tests.loading import load
-from tests.resources import gids_threads
+from tests.resources import threads_left
 
 from .conftest import same
 
@@ -25,7 +25,7 @@ OPTIONS = {"seeds": "train", "fanouts": [3, 3], "batch_size": 16, "budget": "3Mi
 def no_thread_left():
     """Fail when a test leaves a thread of gids behind."""
     yield
-    assert gids_threads() == []
+    assert threads_left() == []
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def test_batches_are_those_of_the_same_seeds_given_in_order(graph):
         graph, arranged, fanouts=[3, 3], batch_size=6, order=OrderOptions(shuffle=False, seed=3), budget="32MiB"
     ) as plain:
         for got, expected in zip(by_parts, plain, strict=True):
-            same(got, expected)
+            assert same(got, expected)
 
 
 def test_ranks_share_the_order(graph):
@@ -97,7 +97,7 @@ def test_resumes_and_survives_pickling(graph):
     with loader(graph, seed=9) as resumed:
         resumed.load_state_dict(state)
         for got, due in zip(resumed, expected[2:], strict=True):
-            same(got, due)
+            assert same(got, due)
     copied.load_state_dict(state)
     assert seeds_of(copied) == seeds_of(expected[2:])
     copied.close()

@@ -14,7 +14,7 @@ from gids.ledger import Account, Stopped
 from gids.runtime import Work
 from gids.runtime.threads import Channel, Run
 from gids.types import TableKey
-from tests.resources import gids_threads
+from tests.resources import gids_threads, threads_left
 
 from .conftest import FEAT, MemoryStore, groups_of, pipeline
 
@@ -246,7 +246,7 @@ def test_an_error_reaches_next_and_ends_the_run(where):
         got.extend(fetched.work.index for fetched in iter(lambda: next(run), None))
     assert got == list(range(len(got)))
     assert len(got) <= 4
-    assert gids_threads() == []
+    assert threads_left() == []
     with pytest.raises(GidsError, match=r"this iteration has ended: .*Error"):
         next(run)
 
@@ -261,7 +261,7 @@ def test_leaving_early_cancels_and_resets(taken):
     begin = time.monotonic()
     run.close()
     assert time.monotonic() - begin < 30
-    assert gids_threads() == []
+    assert threads_left() == []
     assert store.resets == 1
 
 
@@ -279,7 +279,7 @@ def test_dropping_the_run_ends_it():
     next(run)
     assert gids_threads() == ["gids-fetch", "gids-plan", "gids-sample"]
     del run
-    assert gids_threads() == []
+    assert threads_left() == []
 
 
 def test_collected_on_one_of_its_own_threads():

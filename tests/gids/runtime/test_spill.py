@@ -95,7 +95,7 @@ def test_batches_and_hits_are_those_of_a_window_in_memory(dataset, tmp_path):
         for number in range(2):
             with spilling.tracing(tmp_path / f"trace{number}.json"):
                 for expected, got in zip(plain, spilling, strict=True):
-                    same(expected, got)
+                    assert same(expected, got)
             names = [event["name"] for event in spilling.trace.as_dict()["traceEvents"]]
             assert names.count("spill") == names.count("load") > 0
         one, two = (next(iter(found.stats().tables.values())) for found in (plain, spilling))
