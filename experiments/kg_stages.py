@@ -61,7 +61,8 @@ def queries_of(dataset: gids.Dataset, count: int) -> np.ndarray:
 def options_of(config: dict[str, Any]) -> dict[str, Any]:
     """Return what all loaders have in common: nothing is made ahead but the next batch."""
     pipeline = PipelineOptions(prefetch=1, window=config["batches"])
-    return {"batch_size": config["batch_size"], "shuffle": False, "budget": config["budget"], "pipeline": pipeline}
+    order = gids.OrderOptions(shuffle=False)
+    return {"batch_size": config["batch_size"], "order": order, "budget": config["budget"], "pipeline": pipeline}
 
 
 def drain(make: Callable[[], Loader], check: bool = False) -> tuple[float, str]:

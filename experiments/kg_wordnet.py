@@ -78,8 +78,9 @@ def evaluate(dataset: gids.Dataset, model: torch.nn.Module, args: argparse.Names
     candidates = len(dataset.split("test", "entity"))
     queries = queries_of(dataset, "test", args.test_queries)
     ranks = []
+    in_order = gids.OrderOptions(shuffle=False)
     with (
-        Loader(dataset, split=queries, batch_size=args.batch, hops=args.hops, shuffle=False) as loader,
+        Loader(dataset, split=queries, batch_size=args.batch, hops=args.hops, order=in_order) as loader,
         torch.no_grad(),
     ):
         for batch in loader:

@@ -67,7 +67,11 @@ def measure(dataset: gids.Dataset, work: Path, spec: dict[str, Any]) -> dict[str
         equal = EqualSlices(graph, work / "equal", hops, spec["slice_bytes"] // 8)
         slicing = time_slicing(graph, equal, heads, work / "slices", spec)
         with Slices(graph, work / "slices", hops=hops, slice_bytes=spec["slice_bytes"]) as slices:
-            common: dict[str, Any] = {"batch_size": spec["batch"], "shuffle": False, "budget": spec["budget"]}
+            common: dict[str, Any] = {
+                "batch_size": spec["batch"],
+                "order": gids.OrderOptions(shuffle=False),
+                "budget": spec["budget"],
+            }
             common |= {"pipeline": PipelineOptions(prefetch=1, window=spec["batches"])}
             cached = common | {"memory": MemoryOptions(topology="disk", cache=spec["cache"], policy="belady")}
             makers: dict[str, Callable[[], Loader]] = {

@@ -55,17 +55,14 @@ class Loader(EpochLoader[Batch], IterableDataset[Batch]):
     slices : Slices, optional
         Slices to use; by default those in the dataset's scratch directory (one for each rank), made where they are
         missing.
-    shuffle : bool
-        As in PyTorch's DataLoader.
-    seed : int
-        With epoch and batch number the only source of randomness.
     budget : int or str, optional
         Memory for everything this loader holds; by default half of what is available. A batch that does not fit is
         refused.
     device : torch.device or str, optional
         Where batches are delivered.
     order : OrderOptions, optional
-        Which part of the queries is ours.
+        In which order queries come (shuffled by default), which part of them is ours, and the seed of all randomness.
+        A partition is not taken: its parts are of nodes.
     memory : MemoryOptions, optional
         How the budget is used; by default ``MemoryOptions(topology="disk")``: triples are read from disk for slicing or
         extraction, and atoms of the entities with most triples stay in memory, up to ``topology_budget``.
@@ -101,8 +98,6 @@ class Loader(EpochLoader[Batch], IterableDataset[Batch]):
         remove_target: bool = False,
         through: Through = "slices",
         slices: Slices | FeedSource | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
         budget: int | str | None = None,
         device: torch.device | str | None = None,
         order: OrderOptions | None = None,
@@ -123,13 +118,14 @@ class Loader(EpochLoader[Batch], IterableDataset[Batch]):
         self.query_options = QueryOptions(hops, both_ends, remove_target, through)
         self.queries = _checked_queries(self.dataset, split)
         order = OrderOptions() if order is None else order
-        order.check_keywords()
+        if order.parts is not None:
+            raise ConfigError(f"parts must be None for queries, which no partition divides (got {order.parts!r})")
         rank, world_size = order.resolved()
         check_order(batch_size=batch_size, rank=rank, world_size=world_size, uneven=order.uneven)
         self._order = {
             "batch_size": batch_size,
-            "seed": seed,
-            "shuffle": shuffle,
+            "seed": order.seed or 0,
+            "shuffle": order.shuffle is not False,
             "drop_last": order.drop_last,
             "rank": rank,
             "world_size": world_size,
@@ -149,7 +145,7 @@ class Loader(EpochLoader[Batch], IterableDataset[Batch]):
             storage=storage,
             output=OutputOptions() if output is None else output,
             device=None if device is None else torch.device(device),
-            seed=seed,
+            seed=order.seed or 0,
         )
         self._begin()
         self._open()
