@@ -74,8 +74,13 @@ def regime_table(regime: str, record: Record) -> list[str]:
         lines.append(f"| {LABELS.get(peer, peer)} | {setting} | {times(cells[peer])} | {how} |")
     lines += ["", close({LABELS.get(peer, peer): value for peer, value in cells.items()})]
     if found["left_out"]:
-        lines += ["", f"Not run: {'; '.join(f'{peer} ({why})' for peer, why in found['left_out'].items())}."]
+        lines += ["", not_run(found["left_out"])]
     return lines
+
+
+def not_run(left_out: dict[str, str]) -> str:
+    """Name the peers that could not run, and why."""
+    return f"Not run: {'; '.join(f'{peer} ({why})' for peer, why in left_out.items())}."
 
 
 def close(cells: dict[str, float]) -> str:
@@ -102,6 +107,11 @@ def train_table(record: Record) -> list[str]:
             f"{times(over_peer[cell])} | {number(found['over_memory'][cell])} | {found['best_peer'][cell]} |"
         )
     lines += ["", close(over_peer)]
+    failed = {
+        f"{cell}: {peer}": why for cell, peers in found.get("left_out", {}).items() for peer, why in peers.items()
+    }
+    if failed:
+        lines += ["", not_run(failed)]
     reached: dict[str, dict[str, Any]] = found.get("to_accuracy", {})
     if reached:
         share = 100 * record.content["provenance"]["settings"]["accuracy"]

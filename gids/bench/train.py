@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from gids.bench.train_models import MODELS, TYPED_MODELS
 from gids.bench.train_peers import TYPED_PEERS
 from gids.bench.tuning import in_words, tune
 from gids.bench.typed_graph import TARGET, make_typed_graph
+from gids.errors import GidsError
 from gids.storage.curve import save_curve
 from gids.storage.probe import probe, warm
 from gids.table import RowTable
@@ -44,9 +46,22 @@ PEER_FLOOR = 1.0
 CLOSE = 1.5
 #: Activations and gradients of the largest model beside the loader, attention over all edges of a batch; and frameworks.
 TRAINING_BYTES = 800 << 20
-#: A setting of a peer that takes longer than this for one measurement is left out.
-PATIENCE_S = 120.0
+#: A setting of a peer that takes longer than this for one measurement is left out; with a larger model it may take longer.
+PATIENCE_S, CELL_PATIENCE_S = 120.0, 600.0
 GIDS, PEER, MEMORY = "gids", "best peer", "in memory"
+
+
+class PeerFailedError(GidsError):
+    """The best peer could not train a model, as where its processes and that model take more than the limit."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A peer of a door with a setting: its kind, the setting, and both in words."""
+
+    kind: str
+    setting: int
+    in_words: str
 
 
 @dataclass(frozen=True)
@@ -166,30 +181,50 @@ class Cells:
         self.stack.close()
 
     def measure(self, door: str) -> None:
-        """Tune the peers of a door, then let the best of them alternate with gids and with memory, model by model."""
-        kind, setting, in_full = self._tune(door)
+        """Tune the peers of a door, then let the best of them alternate with gids and with memory, model by model.
+
+        A peer that cannot train a larger model, as too many processes of it may not, gives way to the next best.
+        """
+        settings = self._tune(door)
         with ExitStack() as stack:
+
+            def best_peer() -> Worker:
+                return self._start(stack, door, settings[0].kind, setting=settings[0].setting)
+
             workers = {
                 GIDS: self._start(stack, door, GIDS),
-                PEER: self._start(stack, door, kind, setting=setting),
+                PEER: best_peer(),
                 MEMORY: self._start(stack, door, IN_MEMORY[door], advice="memory", setting=FEW[door]),
             }
-            for model in self.models:
-                for hidden in self.size.hidden:
-                    self._extra("best_peer")[f"{door}, {model} {hidden}"] = in_full
-                    self._cell(door, model, hidden, workers)
+            for model, hidden in itertools.product(self.models, self.size.hidden):
+                cell = f"{door}, {model} {hidden}"
+                while True:
+                    try:
+                        self._cell(cell, model, hidden, workers)
+                        break
+                    except PeerFailedError as error:
+                        workers[PEER].kill()
+                        failed = settings.pop(0)
+                        self._extra("left_out").setdefault(cell, {})[failed.in_words] = str(error)
+                        if not settings:
+                            raise
+                        workers[PEER] = best_peer()
+                self._extra("best_peer")[cell] = settings[0].in_words
             if not self.typed and door == "plain":
                 self._accuracy(workers)
 
-    def _cell(self, door: str, model: str, hidden: int, workers: dict[str, Worker]) -> None:
-        cell = f"{door}, {model} {hidden}"
+    def _cell(self, cell: str, model: str, hidden: int, workers: dict[str, Worker]) -> None:
         rates: dict[str, list[float]] = {name: [] for name in workers}
-        for worker in workers.values():
-            self._round(worker, 0, model, hidden)  # the first batches of a model, and of a loader, are like no others
-        for number in range(1, self.rounds + 1):
+        for number in range(self.rounds + 1):
             for name in workers if number % 2 else reversed(workers):
-                answer = self._round(workers[name], number, model, hidden)
-                rates[name].append(answer["seeds"] / answer["seconds"])
+                try:
+                    answer = self._round(workers[name], number, model, hidden, CELL_PATIENCE_S)
+                except GidsError as error:
+                    if name != PEER:
+                        raise
+                    raise PeerFailedError(str(error)) from error
+                if number:  # the first batches of a model, and of a loader, are like no others
+                    rates[name].append(answer["seeds"] / answer["seconds"])
         measured = {name: Measurement(f"{cell}: {name}", "seeds", tuple(found)) for name, found in rates.items()}
         self.report.measurements += measured.values()
         seconds = {name: self.seeds / found.median for name, found in measured.items()}
@@ -207,14 +242,14 @@ class Cells:
             found[name] = worker.ask("accuracy", 0, patience_s=PATIENCE_S, **order)
             self._forget()
 
-    def _tune(self, door: str) -> tuple[str, int, str]:
-        """Return the fastest kind of peer of a door, its setting, and both in words, tried with the smallest model."""
+    def _tune(self, door: str) -> list[Tuned]:
+        """Return the peers of a door with every setting that works, the fastest first, tried with the smallest model."""
 
         def rate_of(kind: str, setting: int) -> float:
             with ExitStack() as stack:
                 worker = self._start(stack, door, kind, setting=setting)
                 try:
-                    answer = self._round(worker, 0, self.models[0], self.size.hidden[0])
+                    answer = self._round(worker, 0, self.models[0], self.size.hidden[0], PATIENCE_S)
                 finally:
                     worker.kill()
             return float(answer["seeds"] / answer["seconds"])
@@ -223,12 +258,14 @@ class Cells:
         if self.typed:
             kinds = {IN_MEMORY[door]: TYPED_PEERS[door][1:]}
         tuned, left_out = tune(kinds, rate_of, every=not self.args.quick)
-        best = max(tuned, key=lambda kind: tuned[kind]["rate"])
+        rates = {(kind, s): r for kind, found in tuned.items() for s, r in found["rate_by_setting"].items()}
+        fastest = sorted(rates, key=lambda one: -rates[one])
+        settings = [Tuned(kind, s, f"{kind}, {in_words(kinds[kind][0], s)}") for kind, s in fastest]
         cell = f"{door}, {'typed' if self.typed else 'dense'}"
-        in_full = f"{best}, {in_words(kinds[best][0], tuned[best]['setting'])}"
-        self._extra("peers")[cell] = {"best": in_full, "tried": tuned}
-        self._extra("left_out")[cell] = left_out
-        return best, int(tuned[best]["setting"]), in_full
+        self._extra("peers")[cell] = {"best": settings[0].in_words, "tried": tuned}
+        if left_out:
+            self._extra("left_out")[cell] = left_out
+        return settings
 
     def _start(self, stack: ExitStack, door: str, kind: str, *, advice: str = "", setting: int = 0) -> Worker:
         name = f"{door}-{kind}-{advice}{setting}".replace(" ", "-").replace("'", "")
@@ -246,10 +283,10 @@ class Cells:
         stack.callback(worker.close)
         return worker
 
-    def _round(self, worker: Worker, number: int, model: str, hidden: int) -> dict[str, Any]:
+    def _round(self, worker: Worker, number: int, model: str, hidden: int, within_s: float) -> dict[str, Any]:
         """Measure one turn; what it leaves in the page cache would serve the next contender beyond its limit."""
         clock: dict[str, Any] = {"lead_s": self.size.lead_s, "least_s": self.size.least_s}
-        answer = worker.ask("round", number, within_s=PATIENCE_S, model=model, hidden=hidden, **clock)
+        answer = worker.ask("round", number, within_s=within_s, model=model, hidden=hidden, **clock)
         self._forget()
         return answer
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from argparse import Namespace
+from dataclasses import replace
 
 import pytest
 import torch
 
 import gids
+from gids.bench.harness import Report
+from gids.bench.train import SMALL, Cells
 from gids.bench.train_models import MODELS, TYPED_MODELS, make_model
 from gids.bench.train_peers import TYPED_PEERS
 from gids.bench.train_worker import Contender, Step, Trainer
@@ -89,6 +93,42 @@ def test_peers_are_tuned_by_what_they_reach():
     assert {kind: (found["setting"], found["rate"]) for kind, found in tuned.items()} == {"a": (4, 9.0), "b": (4, 3.0)}
     assert left_out == {"b, 8 workers": "too large", "c, 1 workers": "too large"}
     assert tune({"a": kinds["a"]}, rate_of, every=False)[0]["a"]["rate_by_setting"] == {4: 9.0}
+
+
+class Told:
+    """A contender's process that says what a test wants: the peer with the most threads is fastest, and fails at 256."""
+
+    def __init__(self, kind, setting):
+        self.kind, self.setting, self.killed = kind, setting, False
+
+    def ask(self, what, number, *, hidden, **order):
+        if what == "round" and self.kind == "index_select" and self.setting == 32 and hidden == 256:
+            raise GidsError("ended early")
+        return {"seeds": 100, "seconds": 1.0 if self.kind == "gids" else 64.0 / self.setting}
+
+    def kill(self):
+        self.killed = True
+
+
+def test_a_peer_that_cannot_train_a_larger_model_gives_way_to_the_next(typed, monkeypatch):
+    report, started = Report("train"), []
+
+    def start(self, stack, door, kind, *, advice="", setting=0):
+        started.append(Told("memory" if advice == "memory" else kind, setting or 1))
+        return started[-1]
+
+    monkeypatch.setattr(Cells, "_start", start)
+    common = {"data": str(typed.path), "typed": True, "fanouts": [3, 3], "batch_size": 50}
+    args = Namespace(quick=False, no_limit=True)
+    Cells(common, replace(SMALL, hidden=(64, 256)), 2, args, report).measure("plain")
+    assert report.extra["best_peer"] == {
+        "plain, rgcn 64": "index_select, 32 threads",
+        "plain, rgcn 256": "index_select, 16 threads",
+    }
+    assert report.extra["left_out"] == {"plain, rgcn 256": {"index_select, 32 threads": "ended early"}}
+    assert [bar.value for bar in report.bars] == [2.0, 4.0]
+    (failed,) = (worker for worker in started[3:] if worker.setting == 32)  # the first three were tuned
+    assert failed.killed
 
 
 def run(directory, *doors):
