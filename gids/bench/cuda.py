@@ -15,7 +15,7 @@ from typing import Any
 from gids.bench.cuda_profiles import PROFILES, Profile
 from gids.bench.cuda_time import Call, Clock, Scale, Timeline
 from gids.bench.harness import Bar, Report
-from gids.cuda.choice import Workload
+from gids.cuda.choice import COPY_BYTES_S, Workload
 from gids.cuda.passes import sort_rounds
 from gids.errors import ConfigError, GidsError
 from gids.storage.curve import ReadCost, modelled_curve
@@ -72,7 +72,10 @@ def run(args: argparse.Namespace) -> Report:
         scale = Scale(setting.rows / mean_rows, 4 * setting.dim)
         for name in args.profile or PROFILES:
             timeline = Clock(PROFILES[name], kernels, scale).play(calls)
-            found = per_batch(timeline, len(answer["rows"]), setting, PROFILES[name], answer["reads"], scale)
+            staged = any("pinned staging" in note for note in answer["notes"].values())
+            found = per_batch(
+                timeline, len(answer["rows"]), setting, PROFILES[name], answer["reads"], scale, staged=staged
+            )
             found["sectors over the link for each sampled edge"] = timeline.sample_sectors / answer["edges"]
             found["scaled"] = (
                 f"run with {mean_rows:,.0f} rows a batch; kernels over 512 items and copies over 4 KiB times "
@@ -161,7 +164,14 @@ def worker(setting: Setting, storage: str, environment: dict[str, str]) -> dict[
 
 
 def per_batch(
-    timeline: Timeline, batches: int, setting: Setting, profile: Profile, reads: list[int], scale: Scale
+    timeline: Timeline,
+    batches: int,
+    setting: Setting,
+    profile: Profile,
+    reads: list[int],
+    scale: Scale,
+    *,
+    staged: bool,
 ) -> dict[str, Any]:
     """Divide what a run came to by its batches."""
     counts = timeline.counts
@@ -170,15 +180,18 @@ def per_batch(
     more_launches = 2.0 * sorts * (sort_rounds(setting.table_rows) - sort_rounds(setting.nodes))
     more_us = more_launches * profile.launch_us
     host_us = sum(timeline.host_us.values()) + sum(timeline.waited_us.values()) + more_us
-    read_count, read_bytes, _ = (value * scale.rows for value in reads)
+    read_count, read_bytes, read_rows = (value * scale.rows for value in reads)
     drive_us = 1e6 * max(
         read_count / (profile.drives * profile.drive_reads_s), read_bytes / (profile.drives * profile.drive_bytes_s)
     )
+    # `uring` and `pread` read to memory of their own, and copy rows from there to what is pinned.
+    io_copies_us = 1e6 * read_rows * scale.row_bytes / COPY_BYTES_S if staged else 0.0
     stages = sorted({*timeline.host_us, *timeline.device_us})
     resources = {
         "Python, all threads (one at a time)": (sum(timeline.host_us.values()) + more_us) / batches,
         "link": timeline.link_us / batches,
         "drives": drive_us / batches,
+        "copies of one I/O thread; StorageOptions(threads=) divides them": io_copies_us / batches,
         **{f"stream of {stage}": timeline.device_us[stage] / batches for stage in stages if timeline.device_us[stage]},
     }
     slowest = max(resources, key=lambda name: resources[name])
@@ -216,6 +229,6 @@ def per_batch(
         "slowest resource": slowest,
         "rows a second, if all else overlaps": setting.rows / resources[slowest] * 1e6,
         "rows a second, if nothing overlaps": setting.rows
-        / ((host_us + drive_us) / batches + sum(timeline.device_us.values()) / batches)
+        / ((host_us + drive_us + io_copies_us) / batches + sum(timeline.device_us.values()) / batches)
         * 1e6,
     }
