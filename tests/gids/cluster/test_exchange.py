@@ -185,7 +185,7 @@ def test_a_rank_that_is_done_answers_until_all_are(tables):
             assert torch.equal(read(exchange, tables[0], [1000, 0]), rows_of(tables[0])[[1000, 0]])
         assert early.is_alive()
         exchange.close()
-        early.join(10)
+        early.join(60)
         assert not early.is_alive()
         with pytest.raises(gids.GidsError):
             read(exchange, tables[0], [1000])

@@ -72,7 +72,7 @@ SharedTensor("filling", (3, 4), torch.float32, fill, Path(sys.argv[1]))
 
 def run_python(script, *arguments):
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=280)
 
 
 @pytest.fixture(scope="module")
