@@ -273,10 +273,13 @@ def stored_epoch(packed: Packed, epoch: int) -> int | None:
     """Return the packed epoch that serves as ``epoch``; None where it is to be sampled online, refused where it is not."""
     stored = packed.stored_epoch(epoch)
     if stored is None and packed.beyond == "error":
+        advice = ["pack more epochs", "pack with reuse to train on these again"]
+        if packed.identity.get("door", LOADER) == LOADER:
+            online = f"packed=gids.Packed({str(packed.path)!r}, beyond='online')"
+            advice.append(f"let gids.Loader, with seeds and sampler, go on online with {online}")
         raise ConfigError(
-            f"epoch must be below {packed.epochs}, as many as {packed.path} has (got {epoch}): pack more epochs, pack "
-            "with reuse to train on these again, or let gids.Loader go on online with "
-            f"packed=gids.Packed({str(packed.path)!r}, beyond='online')"
+            f"epoch must be below {packed.epochs}, as many as {packed.path} has (got {epoch}): "
+            f"{', '.join(advice[:-1])}, or {advice[-1]}"
         )
     return stored
 

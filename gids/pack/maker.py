@@ -169,6 +169,8 @@ class Packing:
             "budget": self._budget_bytes(),
             "batches": self._most_batches,
         }
+        if self.path.exists():  # what was packed is not replaced: a mistaken path would cost hours
+            raise DatasetError(f"{self.path} exists; choose another path, or remove it")
         build = Build(self.path, job, False, (), self._progress, None)
         try:
             packed = self._make(build)

@@ -154,8 +154,11 @@ def test_never_more_disk_than_allowed_while_packing(graph, tmp_path, whole):
 
 
 def test_verify_and_info(graph, whole, tmp_path, capsys):
-    assert main(["verify", str(whole), "--quiet"]) == 0
-    assert "no problem" in capsys.readouterr().out
+    assert main(["verify", str(whole)]) == 0
+    shown = capsys.readouterr()
+    assert "no problem" in shown.out
+    assert "14/14" in shown.err, "batches are counted, rows are bytes"
+    assert "14/14 bytes" not in shown.err
     assert main(["info", str(whole)]) == 0
     assert "2 epochs of 7 batches" in capsys.readouterr().out
     assert main(["info", str(whole), "--json"]) == 0
@@ -224,4 +227,4 @@ def test_the_command(graph, tmp_path, capsys):
     ):
         assert all(equal(one, two) for one, two in zip(online, packed, strict=True))
     assert main(command) == 1
-    assert "exists" in capsys.readouterr().err
+    assert "exists; choose another path, or remove it" in capsys.readouterr().err

@@ -137,6 +137,11 @@ def test_refuses_what_was_not_packed(homogeneous, heterogeneous, tmp_path):
         make(packed=ours)
     with pytest.raises(ConfigError, match="packed must hold epochs of dataset"):
         NeighborLoader(heterogeneous, [4, 3], ("paper", "train"), packed=packed, **COMMON)
+    with (
+        make(packed=packed) as reading,
+        pytest.raises(ConfigError, match=r"pack more epochs, or pack with reuse .*again$"),
+    ):
+        reading.set_epoch(1)  # gids.Loader could not go on online
     with make(packed=packed) as reading, pytest.raises(ConfigError, match="loader must be one that samples"):
         gids.pyg.pack(reading, tmp_path / "again")
 
