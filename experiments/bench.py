@@ -65,7 +65,8 @@ SIDE_BY_SIDE = 3
 def bound(bar: dict[str, Any]) -> str:
     """Say the promise; records of before 0.2 say only whether it holds."""
     guessed = bar["value"] != bar["floor"] and (bar["value"] < bar["floor"]) == bar["holds"]
-    return f"{'at most' if bar.get('lower_is_better', guessed) else 'at least'} {bar['floor']:g}"
+    floor = f"{bar['floor'] / 1e6:g} M" if bar["floor"] >= 1e6 else f"{bar['floor']:g}"
+    return f"{'at most' if bar.get('lower_is_better', guessed) else 'at least'} {floor}"
 
 
 def measured(bar: dict[str, Any]) -> str:

@@ -17,7 +17,9 @@ LABELS = {MAPPED: "DGL's sampler, then rows from the mapped file with `MADV_RAND
 
 
 def number(value: float) -> str:
-    """Two decimals, one from 10 on, three below 0.1."""
+    """Two decimals, one from 10 on, three below 0.1; millions by that name."""
+    if value >= 1e6:
+        return f"{value / 1e6:.1f} M"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
