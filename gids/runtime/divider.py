@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,7 @@ class Divider:
         self._first: Demand | None = None
         self._scratch_bytes = 0
         self._standing_bytes = (0, 0)
+        self._spill_failed = False
 
     def by_rule(self, first: Work, scratch_bytes: int = 0) -> Division:
         """Divide by the first sampled batch; refuses too small a budget.
@@ -181,6 +183,14 @@ class Divider:
         asked = self._options.spill
         if not isinstance(asked, SpillOptions):
             return online
+        disk_bytes = parse_bytes(asked.disk, "spill")
+        most_written = disk_bytes if asked.most_written is None else parse_bytes(asked.most_written, "most_written")
+        try:
+            rates = write_rates(self.row_spill_directory, min(disk_bytes, most_written))
+        except ConfigError as error:  # a full disk: training goes on without
+            self._spill_failed = True
+            warnings.warn(f"rows are not spilled, but read online: {error}", RuntimeWarning, stacklevel=2)
+            return replace(online, reasons=(*online.reasons, f"rows are not spilled: {error}"))
         return divide_with_spill(
             online,
             self._memory,
@@ -189,8 +199,8 @@ class Divider:
             self._options.request(local_processes()),
             self.pace,
             curve=self.curve,
-            rates=write_rates(self.row_spill_directory),
-            spill=SpillRequest(parse_bytes(asked.disk, "spill") // local_processes(), asked.batches),
+            rates=rates,
+            spill=SpillRequest(disk_bytes // local_processes(), asked.batches),
             profiled=profiled,
             ranked=any(self._feed.is_ranked(key) for key in self.tables),
         )
@@ -272,6 +282,8 @@ class Divider:
         """Return where results for these settings are kept; None where they cannot be."""
         directory, identity = self._feed.scratch_dir, self._feed.identity
         if directory is None or identity is None or not self.tables:
+            return None
+        if self._spill_failed:  # a later run may find room
             return None
         parts = {
             "feed": identity,

@@ -155,6 +155,29 @@ def test_a_full_disk_loses_nothing(dataset, tmp_path, monkeypatch):
         assert next(iter(spilling.stats().tables.values())).bytes_written == 0
 
 
+def test_a_disk_that_is_full_from_the_beginning(dataset, tmp_path, monkeypatch):
+    """Nothing can be tried there: rows are read online, and a later run, which may find room, tries again."""
+    take = write_probe.os.posix_fallocate
+
+    def full(descriptor, offset, length):
+        if length == write_probe.WRITTEN_BYTES:
+            raise OSError(28, "No space left on device")
+        take(descriptor, offset, length)
+
+    spill = gids.SpillOptions("100MiB", tmp_path, batches=7)
+    with loader(dataset) as plain, loader(dataset, spill=spill, budget="25MiB") as reading:
+        with monkeypatch.context() as patched:
+            patched.setattr(write_probe.os, "posix_fallocate", full)
+            with pytest.warns(RuntimeWarning, match=r"read online: .* must have room for"):
+                reading.prepare()
+        for one, two in zip(plain, reading, strict=True):
+            assert same(one, two)
+        assert "rows are not spilled: " in "".join(reading.stats().reasons)
+    with loader(dataset, spill=spill, budget="25MiB") as again:
+        again.prepare()
+        assert again.division.spill is not None
+
+
 def test_samples_wait_in_memory_where_the_disk_fails(dataset, tmp_path, monkeypatch):
     def full(descriptor, data, offset):
         raise OSError(28, "No space left on device")
@@ -225,9 +248,15 @@ def test_the_cost_of_a_pass():
     assert cost.fewest_batches(6e6, 7e-3) == 1 << 30, "never"
 
 
-def test_writes_are_probed(tmp_path):
+def test_writes_are_probed(tmp_path, monkeypatch):
     rates = probe_writes(tmp_path)
     assert min(rates) > 0
+    sizes = []
+    take = write_probe.os.posix_fallocate
+    monkeypatch.setattr(write_probe.os, "posix_fallocate", lambda *a: sizes.append(a[2]) or take(*a))
+    for most in (None, 3 << 20, 1000):
+        probe_writes(tmp_path, most)
+    assert sizes == [4 << 20, 3 << 20, 1 << 20], "no more than is allowed, and one write at least"
     assert list(tmp_path.iterdir()) == []
 
 
