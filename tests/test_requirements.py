@@ -58,7 +58,22 @@ def test_no_pin_is_for_a_python_that_its_package_refuses(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "extra", ["dgl", "pyg", "cuda12", "cuda13", "gds", "partition", "graphbolt", "parquet", "report", "notebook", "dev"]
+    "extra",
+    [
+        "dgl",
+        "pyg",
+        "cuda12",
+        "cuda13",
+        "gds",
+        "partition",
+        "graphbolt",
+        "parquet",
+        "ray",
+        "stage",
+        "report",
+        "notebook",
+        "dev",
+    ],
 )
 def test_an_extra_brings_something_on_every_python_but_those_named(extra: str) -> None:
     requirements = [Requirement(line) for line in metadata.requires("gids") or ()]

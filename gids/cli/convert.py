@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import shutil
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import gids
 from gids.cli.generate import count
 from gids.cli.info import print_summary
-from gids.convert import FORMATS, ArrayFiles, ConvertOptions, convert, detect
+from gids.convert import FORMATS, ArrayFiles, ConvertOptions, LocalWorkers, RayWorkers, convert, detect
+from gids.convert.workers import TASK_MEMORY
 from gids.dataset import Dataset
 from gids.dataset.progress import progress_bars
 from gids.errors import ConfigError
@@ -69,6 +71,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--parts", type=count, help=f"--order partition: number of parts (default: one for {PART_NODES} nodes)"
     )
+    parser.add_argument(
+        "--workers", type=count, metavar="N", help="convert with N processes; the dataset is the same, byte for byte"
+    )
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="convert on Ray: the address of a cluster whose nodes see SOURCE and PATH, or 'local' (pip install 'gids[ray]')",
+    )
+    parser.add_argument(
+        "--task-memory",
+        metavar="BYTES",
+        help=f"--workers, --ray: memory of each task beside its interpreter's (default {TASK_MEMORY})",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bars")
     parser.add_argument(
         "--trust", action="store_true", help="pyg: load any pickled object, which can run code of the file's maker"
@@ -107,11 +122,12 @@ def run(args: argparse.Namespace) -> None:
     details = _details(args, layout)
     if args.parts is not None and args.order != "partition":
         raise ConfigError(f"--parts is an option of --order partition (got --order {args.order})")
-    with progress_bars(not args.quiet) as progress:
+    with _workers(args) as workers, progress_bars(not args.quiet) as progress:
         options = ConvertOptions(
             in_place=args.in_place,
             feature_dtype=args.dtype,
             add_reverse=args.add_reverse,
+            workers=workers,
             overwrite=args.overwrite,
             stripe_dirs=args.stripe_dir,
             progress=progress,
@@ -121,6 +137,17 @@ def run(args: argparse.Namespace) -> None:
         else:
             dataset = _convert_ordered(args, layout, options, details)
     print_summary(dataset)
+
+
+def _workers(args: argparse.Namespace) -> AbstractContextManager[LocalWorkers | RayWorkers | None]:
+    memory = args.task_memory or TASK_MEMORY
+    if args.ray is not None:
+        return RayWorkers(args.ray, args.workers, memory)
+    if args.workers is not None:
+        return LocalWorkers(args.workers, memory)
+    if args.task_memory is not None:
+        raise ConfigError(f"--task-memory is an option of --workers and --ray (got {args.task_memory})")
+    return nullcontext()
 
 
 def _convert_ordered(

@@ -10,9 +10,10 @@ from typing import Any
 from gids.convert.arrays import ArrayFiles
 from gids.convert.formats import FORMATS, convert, detect
 from gids.convert.graph import ConvertOptions
+from gids.convert.workers import LocalWorkers, RayWorkers
 from gids.dataset import Dataset
 
-__all__ = ["FORMATS", "ArrayFiles", "ConvertOptions", "convert", "detect"]
+__all__ = ["FORMATS", "ArrayFiles", "ConvertOptions", "LocalWorkers", "RayWorkers", "convert", "detect"]
 
 
 class _CallableModule(ModuleType):

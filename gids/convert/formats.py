@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gids.convert import arrays, frameworks, ginex, graphbolt, igb, mag240m, ogb
+from gids.convert import arrays, frameworks, ginex, graphbolt, igb, mag240m, ogb, parquet
 from gids.convert.graph import ConvertOptions, Graph, write_graph
 from gids.dataset import Dataset
 from gids.errors import ConfigError, DatasetError
@@ -27,6 +27,9 @@ class Format:
 FORMATS: dict[str, Format] = {
     "graphbolt": Format("GraphBolt directory with a metadata.yaml", graphbolt.matches, graphbolt.read),
     "ginex": Format("conf.json and .dat files of Ginex and GNNDrive", ginex.matches, ginex.read),
+    "parquet": Format(
+        "folders nodes/ and edges/ of Parquet parts (Spark, Beam, BigQuery)", parquet.matches, parquet.read
+    ),
     "ogb": Format("OGB node-property dataset, .csv.gz or .npz", ogb.matches, ogb.read),
     "mag240m": Format("MAG240M of OGB-LSC", mag240m.matches, mag240m.read),
     "igb": Format("Illinois Graph Benchmark, homogeneous or heterogeneous", igb.matches, igb.read),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import torch
 
 from gids.convert.edges import EdgeList, count_nodes, write_edges
 from gids.convert.sources import ColumnRows, RowSource
+from gids.convert.spread import cast, spread_count, spread_edges, spread_rows
+from gids.convert.workers import Workers
 from gids.dataset import EDGE, NODE, Dataset, DatasetWriter, EdgeType, TableWriter
-from gids.dataset.table_writer import Progress, Rows
+from gids.dataset.table_writer import Progress
 from gids.dataset.writer import check_range
 from gids.errors import ConfigError, DatasetError
 from gids.table import DTYPES
@@ -86,6 +89,9 @@ class ConvertOptions:
         Cast node features, e.g. to ``"float16"``.
     add_reverse : bool
         Add reverse edges: to the same edge type where both ends have one node type, else as a type ``rev_<relation>``.
+    workers : Workers, optional
+        Who does it, in tasks over ranges of rows: :class:`gids.convert.LocalWorkers` or :class:`gids.convert.RayWorkers`;
+        by default this process alone. The dataset is the same, byte for byte.
     overwrite, stripe_dirs, progress, threads
         As for :class:`gids.DatasetWriter`.
     """
@@ -93,6 +99,7 @@ class ConvertOptions:
     in_place: bool = False
     feature_dtype: str | None = None
     add_reverse: bool = False
+    workers: Workers | None = None
     overwrite: bool = False
     stripe_dirs: Sequence[str | os.PathLike[str]] = ()
     progress: Progress | None = None
@@ -137,9 +144,9 @@ def write_graph(graph: Graph, source: Path | None, path: str | os.PathLike[str],
         threads=options.threads,
     ) as writer:
         for ntype, nodes in graph.nodes.items():
-            writer.add_nodes(_num_nodes(graph, ntype, nodes), ntype)
+            writer.add_nodes(_num_nodes(graph, ntype, nodes, options.workers), ntype)
         for etype, edge in edges.items():
-            _write_topology(writer, etype, edge)
+            _write_topology(writer, etype, edge, options.workers)
         for ntype, nodes in graph.nodes.items():
             _write_nodes(writer, ntype, nodes, options)
         return writer.finish()
@@ -153,25 +160,18 @@ def copy_source(source: RowSource, table: TableWriter, dtype: str | None = None)
     if table.rows_done == table.table.num_rows:
         return
     for rows in source.read(table.rows_done, step):
-        table.append(_cast(rows, dtype or table.table.dtype))
+        table.append(cast(rows, dtype or table.table.dtype))
 
 
-def _cast(rows: Rows, dtype: str) -> Rows:
-    if isinstance(rows, torch.Tensor):
-        return rows.to(DTYPES[dtype])
-    if dtype == "bfloat16":
-        return torch.from_numpy(np.ascontiguousarray(rows, np.float32)).to(torch.bfloat16)
-    return rows.astype(dtype, copy=False)
-
-
-def _num_nodes(graph: Graph, ntype: str, nodes: Nodes) -> int:
+def _num_nodes(graph: Graph, ntype: str, nodes: Nodes, workers: Workers | None) -> int:
     if nodes.num_nodes is not None:
         return nodes.num_nodes
     counted = [source.num_rows for source in (*nodes.features.values(), nodes.labels) if source is not None]
     if counted:
         return counted[0]
     lists = [edge.topology for etype, edge in graph.edges.items() if ntype in (etype[0], etype[2])]
-    return max((count_nodes(topology) for topology in lists if isinstance(topology, EdgeList)), default=0)
+    count = count_nodes if workers is None else partial(spread_count, workers=workers)
+    return max((count(topology) for topology in lists if isinstance(topology, EdgeList)), default=0)
 
 
 def _check_edges(graph: Graph) -> None:
@@ -217,14 +217,17 @@ def _swapped(edges: EdgeList) -> tuple[RowSource, RowSource]:
     return edges.destination, edges.source
 
 
-def _write_topology(writer: DatasetWriter, etype: EdgeType, edge: Edges) -> None:
+def _write_topology(writer: DatasetWriter, etype: EdgeType, edge: Edges, workers: Workers | None) -> None:
     topology = edge.topology
     if isinstance(topology, EdgeList):
         if edge.features and not topology.keep_ids:
             topology = EdgeList(
                 topology.source, topology.destination, topology.weight, topology.both_ways, keep_ids=True
             )
-        write_edges(writer, etype, topology)
+        if workers is None:
+            write_edges(writer, etype, topology)
+        else:
+            spread_edges(writer, etype, topology, workers)
     else:
         copy_source(topology.indptr, writer.indptr(etype))
         _copy_indices(writer, topology.indices, etype)
@@ -232,7 +235,17 @@ def _write_topology(writer: DatasetWriter, etype: EdgeType, edge: Edges) -> None
             dtype = topology.weight.dtype if "float" in topology.weight.dtype else "float32"
             copy_source(topology.weight, writer.weights(dtype, etype))
     for name, source in edge.features.items():
-        copy_source(source, writer.edge_features(source.dtype, source.dim, etype, name, num_rows=source.num_rows))
+        table = writer.edge_features(source.dtype, source.dim, etype, name, num_rows=source.num_rows)
+        _write_rows(writer, source, table, workers)
+
+
+def _write_rows(
+    writer: DatasetWriter, source: RowSource, table: TableWriter, workers: Workers | None, dtype: str | None = None
+) -> None:
+    if workers is None:
+        copy_source(source, table, dtype)
+    else:
+        spread_rows(writer, source, table, workers, dtype)
 
 
 def _copy_indices(writer: DatasetWriter, indices: RowSource, etype: EdgeType) -> None:
@@ -256,7 +269,7 @@ def _write_nodes(writer: DatasetWriter, ntype: str, nodes: Nodes, options: Conve
             continue
         floating = DTYPES[source.dtype].is_floating_point
         dtype = options.feature_dtype if options.feature_dtype and floating else source.dtype
-        copy_source(source, writer.features(dtype, source.dim, ntype, name), dtype)
+        _write_rows(writer, source, writer.features(dtype, source.dim, ntype, name), options.workers, dtype)
 
 
 def _write_labels(writer: DatasetWriter, ntype: str, labels: RowSource, num_classes: int | None) -> None:

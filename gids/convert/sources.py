@@ -33,6 +33,8 @@ class RowSource(ABC):
         A key of :data:`gids.table.DTYPES`.
     row_file : RowFile or None
         Where the rows lie, if they can be used in place.
+    divisible : bool
+        Whether reading from the middle costs no more than its rows, so that several processes may each read a part.
     """
 
     name: str
@@ -40,10 +42,21 @@ class RowSource(ABC):
     dim: int
     dtype: str
     row_file: RowFile | None = None
+    divisible: bool = False
 
     @abstractmethod
     def read(self, begin: int, step: int) -> Iterator[Rows]:
         """Yield ``[step, dim]`` rows (fewer at the end), from row ``begin`` on."""
+
+    def read_range(self, begin: int, end: int, step: int) -> Iterator[Rows]:
+        """Yield rows from ``begin`` to ``end``, at most ``step`` at a time."""
+        if begin >= end:
+            return
+        for rows in self.read(begin, min(step, end - begin)):
+            yield rows[: end - begin]
+            begin += len(rows)
+            if begin >= end:
+                return
 
 
 def _width(shape: tuple[int, ...]) -> int:
@@ -77,7 +90,7 @@ class ColumnRows(RowSource):
 
     def __init__(self, table: RowSource, column: int, dtype: str | None = None):
         self.name, self.num_rows, self.dim = table.name, table.num_rows, 1
-        self.dtype = dtype or table.dtype
+        self.dtype, self.divisible = dtype or table.dtype, table.divisible
         self._table, self._column = table, column
 
     def read(self, begin: int, step: int) -> Iterator[Rows]:
@@ -89,6 +102,8 @@ class ColumnRows(RowSource):
 
 class FileRows(RowSource):
     """Rows of a file, read rather than mapped: what was copied does not stay in this process's memory."""
+
+    divisible = True
 
     def __init__(self, file: RowFile):
         self.name, self.row_file = str(file.path), file
@@ -106,6 +121,8 @@ class FileRows(RowSource):
 
 class ConvertedRows(RowSource):
     """Rows of a ``.npy`` file in another byte or axis order, converted while they are read."""
+
+    divisible = True
 
     def __init__(self, header: NpyHeader):
         self.header, self.name = header, str(header.path)

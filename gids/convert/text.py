@@ -6,6 +6,7 @@ import gzip
 import re
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from io import BufferedIOBase
 from pathlib import Path
 
@@ -25,6 +26,22 @@ _COMMENT = re.compile(rb"^[#%][^\n]*\n", re.MULTILINE)
 def open_text(path: Path) -> BufferedIOBase:
     """Open a text file, decompressing ``.gz``."""
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A place in a text file: the row of numbers, the byte and the line, from 1, that begin there."""
+
+    row: int
+    offset: int
+    line: int
+
+
+def _lines(text: bytes) -> int:
+    """Count the lines that are not empty."""
+    if b"\n\n" in text or b"\r" in text or text.startswith(b"\n"):
+        return sum(1 for part in text.split(b"\n") if part.strip())
+    return text.count(b"\n") + (not text.endswith(b"\n"))
 
 
 class TextRows(RowSource):
@@ -47,7 +64,9 @@ class TextRows(RowSource):
         self.dim = len(first)
         whole = all(re.fullmatch(r"[+-]?\d+", field) for field in first)
         self.dtype = dtype or ("int64" if whole else "float32")
-        self.num_rows = sum(len(block) for block in self._parse(self.dtype)) if num_rows is None else num_rows
+        self._marks: list[_Mark] = []
+        self.num_rows = self._count() if num_rows is None else num_rows
+        self.divisible = num_rows is None and path.suffix != ".gz"
 
     def _first_line(self) -> list[str]:
         """Find the first line of numbers; a line of words before it is a header."""
@@ -71,8 +90,11 @@ class TextRows(RowSource):
 
     def read(self, begin: int, step: int) -> Iterator[Rows]:
         """Parse up to ``begin``, then yield rows."""
-        position, pending = 0, np.empty((0, self.dim), self.dtype)
-        for block in self._parse(self.dtype):
+        mark = max(
+            (mark for mark in self._marks if mark.row <= begin), key=lambda mark: mark.row, default=_Mark(0, 0, 1)
+        )
+        position, pending = mark.row, np.empty((0, self.dim), self.dtype)
+        for block in self._parse(self.dtype, mark):
             if position + len(block) <= begin:
                 position += len(block)
                 continue
@@ -86,9 +108,23 @@ class TextRows(RowSource):
         if position != self.num_rows:
             raise DatasetError(f"{self.path} must have {self.num_rows} lines of numbers (got {position})")
 
-    def _parse(self, dtype: str) -> Iterator[np.ndarray]:
-        rest, line, skip_header = b"", 1, bool(self.header)
+    def _count(self) -> int:
+        """Count the rows, and mark where they begin in the file, for readers that want the later ones."""
+        rows = 0
+        for text, mark in self._texts(_Mark(0, 0, 1)):
+            self._marks.append(replace(mark, row=rows))
+            rows += _lines(text)
+        return rows
+
+    def _parse(self, dtype: str, mark: _Mark) -> Iterator[np.ndarray]:
+        for text, place in self._texts(mark):
+            yield self._numbers(text, dtype, place.line)
+
+    def _texts(self, mark: _Mark) -> Iterator[tuple[bytes, _Mark]]:
+        """Yield pieces of whole lines of numbers, with where they are in the file."""
+        rest, line, offset, skip_header = b"", mark.line, mark.offset, bool(self.header) and mark.offset == 0
         with open_text(self.path) as file:
+            file.seek(mark.offset)
             while True:
                 try:
                     data = file.read(BLOCK_BYTES)
@@ -97,21 +133,19 @@ class TextRows(RowSource):
                 text = rest + data
                 end = text.rfind(b"\n") + 1 if data else len(text)
                 rest, text = text[end:], text[:end]
-                lines = text.count(b"\n")
+                lines, size = text.count(b"\n"), len(text)
                 if b"#" in text or b"%" in text:
                     text = _COMMENT.sub(b"", text)
                 if skip_header and text:
                     text, skip_header = text.lstrip(b"\r\n").partition(b"\n")[2], False
                 if text.strip():
-                    yield self._numbers(text, dtype, line)
-                line += lines
+                    yield text, _Mark(0, offset, line)
+                line, offset = line + lines, offset + size
                 if not data:
                     return
 
     def _numbers(self, text: bytes, dtype: str, line: int) -> np.ndarray:
-        rows = sum(1 for part in text.split(b"\n") if part.strip()) if b"\n\n" in text or b"\r" in text else None
-        if rows is None:
-            rows = text.count(b"\n") + (not text.endswith(b"\n"))
+        rows = _lines(text)
         with warnings.catch_warnings():
             warnings.simplefilter("error", DeprecationWarning)
             try:

@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from gids import _native
 from gids.dataset import checksum
 from gids.dataset.journal import Journal
 from gids.dataset.manifest import ChecksumFile, StoredTable, stripe_row_counts
-from gids.dataset.rows import pieces
+from gids.dataset.rows import pieces, read_rows
 from gids.errors import ConfigError, DatasetError
 from gids.table import DTYPES, RowTable, Stripe
 from gids.units import format_bytes
@@ -52,6 +53,15 @@ def row_bytes_of(rows: Rows, dtype: str, dim: int, name: str) -> np.ndarray:
         native = rows if rows.dtype.isnative else rows.astype(rows.dtype.newbyteorder("="))
         flat = np.ascontiguousarray(native).reshape(-1).view(np.uint8)
     return flat.reshape(len(rows), dim * item_bytes)
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """The files of a table that is being written."""
+
+    table: RowTable
+    checksums: Path
+    chunk_rows: int
 
 
 class TableWriter:
@@ -126,7 +136,7 @@ class TableWriter:
             )
         if self._check is not None and len(data):
             self._check(data.reshape(-1).view(self.table.dtype), self.rows_done)
-        self._write_rows(data)
+        write_rows(self.table, self._descriptors, self.rows_done, data)
         self._add_to_checksums(data)
         self.rows_done += len(data)
         self._since_checkpoint += data.nbytes
@@ -157,6 +167,16 @@ class TableWriter:
         digest = checksum.file_digest(self._checksum_path)
         return StoredTable(self.table, sizes, ChecksumFile(str(relative), self.chunk_rows, digest))
 
+    @property
+    def files(self) -> TableFiles:
+        """Where the rows go, for :class:`PieceWriter` in other processes."""
+        return TableFiles(self.table, self._checksum_path, self.chunk_rows)
+
+    def filled(self) -> None:
+        """Take it that others have written all rows and checksums, and forced them to disk."""
+        self.rows_done, self._pending = self.table.num_rows, self._pending[:0]
+        self._report()
+
     def close(self) -> None:
         """Close the files; rows after the last checkpoint may be lost."""
         while self._descriptors:
@@ -172,15 +192,6 @@ class TableWriter:
                 os.fdatasync(descriptor)
         self._journal.note(f"table {self._key}", {"rows": rows, "spec": self._spec})
         self._since_checkpoint = 0
-
-    def _write_rows(self, data: np.ndarray) -> None:
-        if self.table.row_stride != self.table.row_bytes:
-            padded = np.zeros((len(data), self.table.row_stride), np.uint8)
-            padded[:, : self.table.row_bytes] = data
-            data = padded
-        for stripe, offset, row, count in pieces(self.table, self.rows_done, self.rows_done + len(data)):
-            part = data[row - self.rows_done : row - self.rows_done + count]
-            self._write(self._descriptors[stripe], part, offset, self.table.stripes[stripe].path)
 
     def _add_to_checksums(self, data: np.ndarray) -> None:
         first = self.rows_done - len(self._pending)
@@ -200,13 +211,85 @@ class TableWriter:
     def _write_records(self, rows: np.ndarray, first_row: int) -> None:
         records = checksum.chunk_records(rows, self.chunk_rows, self._pool)
         offset = first_row // self.chunk_rows * checksum.RECORD.itemsize
-        self._write(self._descriptors[-1], records.view(np.uint8), offset, self._checksum_path)
+        _write(self._descriptors[-1], records.view(np.uint8), offset, self._checksum_path, self.table.name)
 
-    def _write(self, descriptor: int, data: np.ndarray, offset: int, path: Path) -> None:
-        view, done = np.ascontiguousarray(data).reshape(-1).data, 0
-        with write_errors(path, self.table.name):
-            while done < len(view):
-                done += os.pwrite(descriptor, view[done:], offset + done)
+
+class PieceWriter:
+    """Writes consecutive rows of a table that a :class:`TableWriter` has begun, in any process that sees its files.
+
+    Parameters
+    ----------
+    files : TableFiles
+        Of the table.
+    begin : int
+        First row; with ``sealed`` at the beginning of a chunk, and every append but the last of whole chunks.
+    sealed : bool
+        Write checksums too; otherwise :func:`seal` does, when all rows are there.
+    """
+
+    def __init__(self, files: TableFiles, begin: int, sealed: bool = False):
+        self.table, self.rows_done, self.chunk_rows = files.table, begin, files.chunk_rows
+        self._files, self._sealed = files, sealed
+        paths = [stripe.path for stripe in self.table.stripes] + [files.checksums]
+        self._descriptors = [os.open(path, os.O_RDWR | os.O_CLOEXEC) for path in paths]
+
+    def append(self, rows: Rows) -> None:
+        """Append rows, ``dtype[n, dim]`` (or ``dtype[n]`` for ``dim == 1``)."""
+        data = row_bytes_of(rows, self.table.dtype, self.table.dim, self.table.name)
+        write_rows(self.table, self._descriptors, self.rows_done, data)
+        if self._sealed:
+            self.seal(data)
+        self.rows_done += len(data)
+
+    def seal(self, data: np.ndarray) -> None:
+        """Write the checksums of rows from :attr:`rows_done` on, ``uint8[n, row_bytes]``."""
+        records = checksum.chunk_records(data, self.chunk_rows, _native.ThreadPool(1, "gids-write"))
+        offset = self.rows_done // self.chunk_rows * checksum.RECORD.itemsize
+        _write(self._descriptors[-1], records.view(np.uint8), offset, self._files.checksums, self.table.name)
+
+    def close(self) -> None:
+        """Force everything to disk."""
+        while self._descriptors:
+            descriptor = self._descriptors.pop()
+            with write_errors(self._files.checksums, self.table.name):
+                os.fdatasync(descriptor)
+            os.close(descriptor)
+
+    def __enter__(self) -> PieceWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def seal(files: TableFiles, begin: int, end: int, step_bytes: int) -> None:
+    """Write the checksums of rows that are on disk; ``begin`` and ``end`` are where chunks do, or the table does.
+
+    ``step_bytes`` are read at a time.
+    """
+    step = max(1, step_bytes // (files.chunk_rows * files.table.row_bytes)) * files.chunk_rows
+    with PieceWriter(files, begin) as piece:
+        for first in range(begin, end, step):
+            piece.rows_done = first
+            piece.seal(read_rows(files.table, first, min(end, first + step)))
+
+
+def write_rows(table: RowTable, descriptors: Sequence[int], first_row: int, data: np.ndarray) -> None:
+    """Write rows, ``uint8[n, row_bytes]``, where a table has them; ``descriptors`` are of its stripes."""
+    if table.row_stride != table.row_bytes:
+        padded = np.zeros((len(data), table.row_stride), np.uint8)
+        padded[:, : table.row_bytes] = data
+        data = padded
+    for stripe, offset, row, count in pieces(table, first_row, first_row + len(data)):
+        part = data[row - first_row : row - first_row + count]
+        _write(descriptors[stripe], part, offset, table.stripes[stripe].path, table.name)
+
+
+def _write(descriptor: int, data: np.ndarray, offset: int, path: Path, name: str) -> None:
+    view, done = np.ascontiguousarray(data).reshape(-1).data, 0
+    with write_errors(path, name):
+        while done < len(view):
+            done += os.pwrite(descriptor, view[done:], offset + done)
 
 
 @contextlib.contextmanager

@@ -303,6 +303,7 @@ def _write_graph(writer: DatasetWriter, encoded: _Encoded, options: KgOptions) -
 
     note = writer.journal.get("sorted triples")
     if note is None:
+        buckets.begin()
         buckets.fill(records(), lambda done: writer.report("triples sorting", done * 12, total * 12))
         note = [_sort_bucket(buckets, bucket) for bucket in range(count)]
         writer.journal.note("sorted triples", note)

@@ -513,7 +513,7 @@ def test_unknown(tmp_path):
     with pytest.raises(DatasetError, match="must have one of the layouts"):
         detect(tmp_path)
     with pytest.raises(ConfigError, match="format must be one of"):
-        convert(tmp_path, tmp_path / "out", format="parquet")
+        convert(tmp_path, tmp_path / "out", format="excel")
     with pytest.raises(ConfigError, match="in place"):
         ConvertOptions(in_place=True, feature_dtype="float16")
     with pytest.raises(ConfigError, match=r"edges of .* must be given"):
