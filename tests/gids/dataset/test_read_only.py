@@ -14,6 +14,8 @@ from gids.dataset.scratch import scratch_directory
 from gids.errors import ConfigError
 from gids.generate import communities
 from gids.storage.probe import probe_file
+from tests.gids.kg.graphs import make as make_triples
+from tests.gids.kg.graphs import random_triples
 
 
 def unshare(script, *arguments, timeout=250):
@@ -73,19 +75,45 @@ def test_where_scratch_files_go(tmp_path, monkeypatch):
 
 
 READ_ONLY = """
-mount --bind "$1" "$1"
-mount -o remount,bind,ro "$1"
-! touch "$1/x" 2>/dev/null
-cd /
-$GIDS info "$1"
-$GIDS verify --quiet "$1"
-$GIDS budget "$1" --budget 64MiB --batch-size 16 --fanouts 3 3
+for path in "$1" "$2"; do
+    mount --bind "$path" "$path"
+    mount -o remount,bind,ro "$path"
+    ! touch "$path/x" 2>/dev/null
+done
+cd "$3"
+export XDG_CACHE_HOME="$3"
+exec "$4" -c "$5" "$1" "$2"
+"""
+EVERY_COMMAND = """
+import sys
+from gids.cli import main
+graph, triples = sys.argv[1:]
+model = ["--model", "gids.models:GraphSAGE", "--args", '{"in_dim": 8, "hidden_dim": 4, "out_dim": 2}']
+for command in (
+    ["info", graph],
+    ["verify", graph],
+    ["budget", graph, "--budget", "64MiB", "--batch-size", "16", "--fanouts", "3", "3"],
+    ["partition", graph, "--parts", "4"],
+    ["reorder", graph, "relabelled", "--by", "partition"],
+    ["shard", graph, "shard", "--node", "0", "--nodes", "2"],
+    ["pack", graph, "packed", "--fanouts", "3", "--batch-size", "16"],
+    ["infer", graph, "answers", *model],
+    ["slice", triples, "--hops", "1"],
+):
+    assert main(command) == 0, command
+assert main(["infer", graph, *model]) == 1, "results would become tables of the dataset"
+assert main(["probe", graph]) == 1, "there is room for no file to measure with, and none that is large enough"
 """
 
 
-def test_every_command_works_on_a_read_only_dataset(dataset):
-    result = unshare(READ_ONLY, dataset.path)
+def test_every_command_works_on_a_read_only_dataset(dataset, tmp_path):
+    (tmp_path / "known").mkdir()
+    triples = make_triples(tmp_path / "known", random_triples(50, 3, 200, 4), num_entities=50)
+    (tmp_path / "out").mkdir()
+    result = unshare(READ_ONLY, dataset.path, triples.path, tmp_path / "out", sys.executable, EVERY_COMMAND)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    assert "must be a directory that can be written, to add tables to it" in result.stderr
+    assert "or a smaller --scratch" in result.stderr
 
 
 def test_a_loader_on_a_read_only_dataset_in_a_read_only_home(dataset, tmp_path):
