@@ -212,7 +212,7 @@ class _Block:
             true = score(heads, rows[self._places[:, 0]]).unsqueeze(1)
             false = score(heads, rows[self._places[:, 1:]])
         counted = self._others != self._tails[:, None]
-        higher = ((false > true) & counted).sum(1)
+        higher = (~(false <= true) & counted).sum(1)  # a model that has diverged to NaN ranks last, not first
         equal = ((false == true) & counted).sum(1)
         return 1 + higher + equal / 2
 

@@ -217,15 +217,18 @@ class InOrderSweep:
             )
         room = self._budget - fixed
 
+        sizes = [len(group.tiles) for group in found.groups]
+        of_group = max(map(int, np.add.reduceat(found.outside, np.cumsum([0, *sizes[:-1]]))))
+
         def capacity(worth: int) -> int:
             most = (room - least * each) // row_bytes
-            return worth if worth <= most else min(most, int(room * KEPT_SHARE) // row_bytes)
+            # What all rows of a group from elsewhere leave free is of no use to anything else.
+            share = max(int(room * KEPT_SHARE), room - of_group * each) // row_bytes
+            return worth if worth <= most else min(most, share)
 
         keeping = keep(found, capacity)
         parts["kept rows"] = keeping.slots * row_bytes
-        sizes = [len(group.tiles) for group in found.groups]
-        most = max(map(int, np.add.reduceat(found.outside, np.cumsum([0, *sizes[:-1]]))))
-        read_rows = min(most, (room - parts["kept rows"]) // each)
+        read_rows = min(of_group, (room - parts["kept rows"]) // each)
         parts["rows from elsewhere"] = read_rows * each
         return Division(found, keeping, read_rows, parts)
 

@@ -58,8 +58,32 @@ def test_dgl_with_weights_and_types(graph, typed, tmp_path):
     found = gids.infer(layers, typed, tmp_path / "typed", tile=128)
     expected = in_memory(layers, typed)
     assert all(close(result(found, t), expected[t]) for t in ("paper", "author"))
-    with pytest.raises(ConfigError, match=r"norm of GraphConv must be 'right' or 'none'.*got 'both'"):
-        gids.dgl.ConvLayer(nn.GraphConv(3, 4))
+    with pytest.raises(ConfigError, match=r"norm of GraphConv must be 'right' or 'none' within.*got 'both' in Hetero"):
+        gids.dgl.ConvLayer(nn.HeteroGraphConv({"writes": nn.GraphConv(3, 4)}))
+
+
+@pytest.mark.parametrize("norm", ["both", "left"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_dgl_normalises_by_the_degrees_of_the_whole_graph(graph, tmp_path, norm, weighted):
+    dgl = pytest.importorskip("dgl")
+    import gids.dgl
+
+    convs = [
+        dgl.nn.GraphConv(width, out, norm=norm, bias=True, allow_zero_in_degree=True)
+        for width, out in ((DIM, 8), (8, 9))
+    ]
+    torch.nn.init.normal_(convs[0].bias)
+    layers = [gids.dgl.ConvLayer(convs[0], torch.relu), gids.dgl.ConvLayer(convs[1])]
+    found = gids.infer(layers, graph, tmp_path / "out", edge_weights=weighted, **OPTIONS)
+    block = whole_block(graph)
+    src, dst = block.edge_index(block.only(None))
+    everything = dgl.graph((src, dst), num_nodes=graph.num_nodes())
+    weights = block.weights[block.only(None)] if weighted else None
+    with torch.no_grad():
+        hidden = torch.relu(convs[0](everything, whole(graph.feature_table()), edge_weight=weights))
+        expected = convs[1](everything, hidden, edge_weight=weights)
+    assert close(result(found), expected)
+    assert convs[0]._norm == norm
 
 
 def test_pyg(graph, typed, tmp_path):

@@ -136,3 +136,13 @@ def test_ranks_of_links(graph, model, tmp_path, fixed):
         assert ranks != gids.infer.link_ranks(found, src, dst, negatives=30, ks=(1, 10), seed=4)
     with pytest.raises(ConfigError, match=r"src must be in \[0, 3000\) \(got .* to 3000\)"):
         gids.infer.link_ranks(found, torch.tensor([NODES]), dst[:1])
+
+
+def test_a_model_that_has_diverged_ranks_last(graph, tmp_path):
+    found = gids.infer([lambda block, x: x[: block.num_dst["_N"]] * float("nan")], graph, tmp_path / "out", **OPTIONS)
+    ranks = gids.infer.link_ranks(
+        found, torch.tensor([1, 2]), torch.tensor([3, 4]), negatives=torch.tensor([[5, 6, 3]] * 2)
+    )
+    # The true tail is among the first edge's negatives, and does not count there.
+    assert ranks.mrr == pytest.approx((1 / 3 + 1 / 4) / 2)
+    assert ranks.hits == {1: 0.0, 3: 0.5, 10: 1.0}
