@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "reorder": "relabel the nodes of a dataset, so that rows that are asked for together are neighbours on disk",
     "slice": "slice the subgraphs of a knowledge graph's queries before training, and say how well it went",
     "shard": "write the part of a dataset that one node of several holds",
+    "stage": "copy a dataset from object storage to a directory, or back",
     "pack": "sample epochs before training and lay their rows out as they will be read",
     "infer": "run a model over every node, exactly and within a memory budget, and write a dataset of results",
     "info": "show what a dataset holds, or packed epochs",

@@ -96,9 +96,7 @@ def _copy_table(
     ranges = [_bytes_of(table, number) for number in range(len(table.stripes))]
     total, done = sum(end - begin for begin, end in ranges), 0
     for number, (stripe, size) in enumerate(zip(table.stripes, stored.file_bytes, strict=True)):
-        inside = stripe.path.is_relative_to(root)
-        name = stripe.path.relative_to(root) if inside else Path("parts", *table.name.split("/"), str(number))
-        files[stripe.path] = name
+        name = files[stripe.path] = _name_inside(table, number, root)
         begin, end = ranges[number]
         wanted: list[tuple[int, int | None]] = [(0, None)]
         if table.held is not None:
@@ -107,6 +105,19 @@ def _copy_table(
             done += copied
             if progress is not None:
                 progress(table.name, min(done, total), total)
+
+
+def _name_inside(table: RowTable, number: int, root: Path) -> Path:
+    """Name a file of a table within a dataset's directory, also where it is elsewhere."""
+    path = table.stripes[number].path
+    return path.relative_to(root) if path.is_relative_to(root) else Path("parts", *table.name.split("/"), str(number))
+
+
+def inside(found: Manifest, root: Path) -> tuple[Manifest, dict[Path, Path]]:
+    """Return a manifest all of whose files are in the dataset's directory ``root``, and the names that they have there."""
+    tables = [stored.table for stored in found.tables()]
+    files = {s.path: _name_inside(table, number, root) for table in tables for number, s in enumerate(table.stripes)}
+    return _moved(copy.deepcopy(found), files, root), files
 
 
 def _bytes_of(table: RowTable, number: int) -> tuple[int, int]:

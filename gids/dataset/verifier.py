@@ -47,16 +47,17 @@ def verify(dataset: Dataset, progress: Progress | None = None) -> list[Problem]:
     pool = _native.ThreadPool(len(os.sched_getaffinity(0)), "gids-verify")
     problems: list[Problem] = []
     for stored in dataset.manifest.tables():
-        problems.extend(_check_table(stored, dataset.path, progress, pool))
+        problems.extend(check_table(stored, dataset.path, progress, pool))
     damaged = {problem.table for problem in problems}
     # Damaged bytes break rules too; once is enough.
     problems.extend(problem for problem in _check_rules(dataset) if problem.table not in damaged)
     return problems
 
 
-def _check_table(
+def check_table(
     stored: StoredTable, root: Path, progress: Progress | None, pool: _native.ThreadPool
 ) -> Iterator[Problem]:
+    """Yield what is wrong in one table; ``root`` is the dataset's directory."""
     table, file = stored.table, stored.checksums
     path = root / file.path
     expected = -(-table.num_rows // file.chunk_rows) * checksum.RECORD.itemsize

@@ -1,0 +1,181 @@
+"""gids stage: to an S3 server on this machine and back, checked on the way, resumed, and refused by name."""
+
+import logging
+import urllib.request
+
+import numpy as np
+import pytest
+import torch
+
+import gids
+from gids.cli import main
+from gids.cluster import stage as staging
+from gids.cluster.stage import StageOptions, stage
+from gids.dataset import DatasetWriter, checksum
+from gids.dataset.verifier import verify
+from gids.errors import ConfigError, DatasetError
+
+pytest.importorskip("obstore", reason="obstore is not installed: pip install 'gids[stage]'")
+
+N = 3000
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Yield the address of an S3 server with one bucket."""
+    moto = pytest.importorskip("moto.server", reason="moto is not installed: pip install moto flask flask-cors")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    address = "http://{}:{}".format(*running.get_host_and_port())
+    urllib.request.urlopen(urllib.request.Request(f"{address}/data", method="PUT"), timeout=20).close()
+    yield address
+    running.stop()
+
+
+@pytest.fixture
+def s3(server, monkeypatch):
+    for name, value in {
+        "AWS_ENDPOINT_URL": server,
+        "AWS_ACCESS_KEY_ID": "somebody",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return "s3://data"
+
+
+@pytest.fixture
+def dataset(tmp_path, monkeypatch):
+    """Rows with padding, rows in another format's file, rows on two drives, edges: every kind of file."""
+    monkeypatch.setattr(checksum, "CHUNK_BYTES", 1 << 10)
+    monkeypatch.setattr(staging, "RANGE_BYTES", 1 << 13)
+    generator = np.random.default_rng(0)
+    np.save(tmp_path / "other.npy", generator.standard_normal((N, 5)).astype(np.float32))
+    for drive in "ab":
+        (tmp_path / drive).mkdir()
+    with DatasetWriter(tmp_path / "g", stripe_dirs=[tmp_path / "a", tmp_path / "b"]) as writer:
+        writer.add_nodes(N)
+        writer.add_features(torch.randn(N, 24), stripe_rows=64)
+        writer.add_features(torch.randn(N, 7), name="padded", row_stride=64)
+        writer.reference_features(gids.dataset.npy_header(tmp_path / "other.npy"), name="other")
+        writer.add_labels(np.arange(N) % 3)
+        writer.add_split("train", np.arange(100))
+        writer.add_split("val", np.arange(0))
+        writer.add_csc(np.arange(N + 1), generator.integers(0, N, N))
+        made = writer.finish()
+    return made
+
+
+def rows_of(dataset):
+    return [gids.dataset.rows.read_rows(stored.table).tobytes() for stored in dataset.manifest.tables()]
+
+
+def test_there_and_back(dataset, tmp_path, s3, capsys):
+    assert main(["stage", str(dataset.path), f"{s3}/there", "--quiet"]) == 0
+    assert capsys.readouterr().out == "s3://data/there: complete\n"
+    assert main(["stage", f"{s3}/there", str(tmp_path / "back"), "--quiet", "--threads", "3"]) == 0
+    back = gids.open(tmp_path / "back")
+    assert back.id == dataset.id
+    assert rows_of(back) == rows_of(dataset)
+    assert verify(back) == []
+    assert all(s.path.is_relative_to(back.path) for stored in back.manifest.tables() for s in stored.table.stripes)
+    stage(dataset.path, f"{s3}/there")  # all of it is there
+    with pytest.raises(DatasetError, match=r"s3://data/there exists; choose another place"):
+        stage(gids.generate(tmp_path / "another", num_nodes=50).path, f"{s3}/there")
+
+
+def url_of(path):
+    path.mkdir(exist_ok=True)
+    return f"file://{path}"
+
+
+def test_a_cut_fetch_goes_on_where_it_was(dataset, tmp_path, monkeypatch):
+    url = url_of(tmp_path / "objects")
+    stage(dataset.path, url)
+    monkeypatch.setattr(staging, "CHECKPOINT_BYTES", 1)
+    get, asked = staging._Store.get, []
+
+    def counted(store, name, begin=0, end=None):
+        asked.append(name)
+        if len(asked) == stop:
+            raise DatasetError("the network is gone")
+        return get(store, name, begin, end)
+
+    monkeypatch.setattr(staging._Store, "get", counted)
+    stop = -1
+    stage(url, tmp_path / "whole", StageOptions(threads=1))
+    whole = len(asked)
+    asked, stop = [], whole // 2
+    with pytest.raises(DatasetError, match="the network is gone"):
+        stage(url, tmp_path / "back", StageOptions(threads=1))
+    assert not (tmp_path / "back").exists()
+    asked, stop = [], -1
+    back = stage(url, tmp_path / "back", StageOptions(threads=1))
+    assert len(asked) < whole * 3 // 4
+    assert rows_of(back) == rows_of(dataset)
+    assert not list(tmp_path.glob(".back*"))
+
+
+def test_a_cut_sending_goes_on_and_is_no_dataset_until_it_ends(dataset, tmp_path, monkeypatch):
+    url = url_of(tmp_path / "objects")
+    send, sent = staging._send_file, []
+
+    def cut(store, name, *rest):
+        if len(sent) == 4:
+            raise DatasetError("the network is gone")
+        sent.append(name)
+        send(store, name, *rest)
+
+    monkeypatch.setattr(staging, "_send_file", cut)
+    with pytest.raises(DatasetError, match="the network is gone"):
+        stage(dataset.path, url)
+    with pytest.raises(
+        DatasetError, match=r"must hold a dataset \(it has no manifest\.json; a dataset that is being sent"
+    ):
+        stage(url, tmp_path / "back")
+    monkeypatch.setattr(staging, "_send_file", lambda store, name, *rest: (sent.append(name), send(store, name, *rest)))
+    stage(dataset.path, url)
+    assert len(sent) <= 4 + len(set(sent))
+    assert rows_of(stage(url, tmp_path / "back")) == rows_of(dataset)
+
+
+def test_damage_is_found_on_the_way(dataset, tmp_path):
+    url = url_of(tmp_path / "objects")
+    stage(dataset.path, url)
+    file = tmp_path / "objects/nodes/_N/features/padded.bin"
+    data = bytearray(file.read_bytes())
+    data[64 * 1234 + 3] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(DatasetError, match=r"_N/padded of file://.* is damaged in rows 1224 to 1259"):
+        stage(url, tmp_path / "back")
+    file.write_bytes(data[: 64 * 2000])
+    with pytest.raises(DatasetError, match=r"padded\.bin"):
+        stage(url, tmp_path / "back")
+    sums = tmp_path / "objects/checksums/nodes/_N/features/padded.xxh3"
+    sums.write_bytes(sums.read_bytes()[:-1] + b"?")
+    with pytest.raises(DatasetError, match=r"padded\.xxh3 is damaged: it is not what the manifest names"):
+        stage(url, tmp_path / "again")
+    damaged = dataset.path / "nodes/_N/features/padded.bin"
+    damaged.write_bytes(bytes(100) + damaged.read_bytes()[100:])
+    with pytest.raises(DatasetError, match="padded is damaged in row"):
+        stage(dataset.path, url_of(tmp_path / "second"))
+    assert not (tmp_path / "second/manifest.json").exists()
+    assert not (tmp_path / "back").exists()
+
+
+def test_refusals(dataset, tmp_path, s3):
+    with pytest.raises(ConfigError, match="one of source and target must be a URL"):
+        stage(dataset.path, tmp_path / "back")
+    with pytest.raises(DatasetError, match=r"s3://data/nothing must hold a dataset"):
+        stage(f"{s3}/nothing", tmp_path / "back")
+    with pytest.raises(DatasetError, match="s3://none/g must be a place that objects can be put in"):
+        stage(dataset.path, "s3://none/g")
+    with pytest.raises(ConfigError, match=r"url must name object storage"):
+        stage("carrier://pigeon", tmp_path / "back")
+    with pytest.raises(ConfigError, match="threads must be at least 1"):
+        StageOptions(threads=0)
+    url = url_of(tmp_path / "objects")
+    stage(dataset.path, url)
+    with pytest.raises(ConfigError, match=r"budget must hold the dataset, which takes .* \(got 10\.0 KiB\)"):
+        stage(url, tmp_path / "back", StageOptions(budget="10KiB"))
