@@ -91,7 +91,7 @@ class ConvLayer:
             weights = weights * received.clamp(min=1).to(dtype).pow(-0.5).repeat_interleave(received)
         if "edge_weight" in more:
             weights = weights * more["edge_weight"]
-        plain = copy.copy(self.module)  # with the same parameters
+        plain: Any = copy.copy(self.module)  # with the same parameters
         plain._norm = "none"
         return plain, more | {"edge_weight": weights}
 

@@ -53,6 +53,8 @@ class Graph:
         Of the whole graph, where the layer asks for them.
     popular : callable
         Returns scores of the nodes by type: the higher, the more often a row is asked for far from its own tile.
+    in_degrees : mapping of EdgeType to array, optional
+        As ``out_degrees``.
     """
 
     dataset: Dataset
@@ -62,6 +64,13 @@ class Graph:
     hop: int
     out_degrees: Mapping[EdgeType, npt.NDArray[np.int32]] | None
     popular: Callable[[], Mapping[str, npt.NDArray[np.uint32]]]
+    in_degrees: Mapping[EdgeType, npt.NDArray[np.int32]] | None = None
+
+    @property
+    def degrees_bytes(self) -> int:
+        """Memory of all degrees."""
+        both = (self.out_degrees or {}, self.in_degrees or {})
+        return sum(counts.nbytes for degrees in both for counts in degrees.values())
 
     def nodes(self, tile: Tile) -> Tensor:
         """Return the destinations of a tile."""
@@ -72,7 +81,17 @@ class Graph:
 class _Sampled:
     tile: Tile
     rows: SampledRows
-    degrees: dict[EdgeType, Tensor] | None
+    out_degrees: dict[EdgeType, Tensor] | None
+    in_degrees: dict[EdgeType, Tensor] | None
+
+
+def degrees_at(
+    degrees: Mapping[EdgeType, npt.NDArray[np.int32]] | None, nodes: Mapping[str, npt.NDArray[np.int64]]
+) -> dict[EdgeType, Tensor] | None:
+    """Return the degrees of some nodes, given by type."""
+    if degrees is None:
+        return None
+    return {e: torch.from_numpy(counts[nodes[e[0]]].astype(np.int64)) for e, counts in degrees.items()}
 
 
 class SweepFeed:
@@ -131,8 +150,7 @@ class SweepFeed:
     @property
     def standing_bytes(self) -> tuple[int, int]:
         """Memory of the graph, and of what is known of every node: its degrees."""
-        known = sum(counts.nbytes for counts in (self.graph.out_degrees or {}).values())
-        return self.graph.topology.resident_bytes(), known
+        return self.graph.topology.resident_bytes(), self.graph.degrees_bytes
 
     @property
     def num_batches(self) -> int:
@@ -170,15 +188,16 @@ class SweepFeed:
         rows |= {key: found.edge_rows[etype] for key, etype in self._edges.items()}
         for key, etype in self._weights.items():
             rows[key] = place(self._positions(tile, etype)) if self._by_offsets else found.edge_rows[etype]
-        degrees = None
-        if self.graph.out_degrees is not None:
-            degrees = {
-                etype: torch.from_numpy(counts[on_host(found.input_nodes[etype[0]]).numpy()].astype(np.int64))
-                for etype, counts in self.graph.out_degrees.items()
-            }
-        more = 0 if degrees is None else sum(counts.nbytes for counts in degrees.values())
+        asked = self.graph.out_degrees, self.graph.in_degrees
+        nodes = {}
+        if any(degrees is not None for degrees in asked):
+            nodes = {ntype: on_host(ids).numpy() for ntype, ids in found.input_nodes.items()}
+        out_degrees, in_degrees = (degrees_at(degrees, nodes) for degrees in asked)
+        more = sum(counts.nbytes for degrees in (out_degrees, in_degrees) for counts in (degrees or {}).values())
         inputs = sum(map(len, found.input_nodes.values()))
-        return Work(_Sampled(tile, found, degrees), rows, found.size_bytes + more, tile.end - tile.begin, inputs)
+        return Work(
+            _Sampled(tile, found, out_degrees, in_degrees), rows, found.size_bytes + more, tile.end - tile.begin, inputs
+        )
 
     def _positions(self, tile: Tile, etype: EdgeType) -> Tensor:
         """Return where the in-edges of a tile's destinations are stored, in the order of its block."""
@@ -213,8 +232,9 @@ class SweepFeed:
             edge_ids=found.edge_ids if self._edges else None,
             weights=weights or None,
             nodes=sample.input_nodes,
-            out_degrees=self._backend.deliver_tensors(sampled.degrees),
+            out_degrees=self._backend.deliver_tensors(sampled.out_degrees),
             edge_features=edge_features or None,
+            in_degrees=self._backend.deliver_tensors(sampled.in_degrees),
         )
         return TileRows(sampled.tile, block, rows)
 

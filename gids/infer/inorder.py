@@ -22,7 +22,7 @@ from gids import _native
 from gids._native import DType, ThreadPool
 from gids.dataset import TableWriter
 from gids.errors import ConfigError
-from gids.infer.feed import Graph
+from gids.infer.feed import Graph, degrees_at
 from gids.infer.keeping import (
     SURVEYED_NODE_BYTES,
     Group,
@@ -198,7 +198,7 @@ class InOrderSweep:
         blocks = found.most_edges * (BLOCK_EDGE_BYTES + self._edges.id_bytes) + found.most_blocks * BLOCK_NODE_BYTES
         parts = {
             "graph": self._graph.topology.resident_bytes(),
-            "degrees": sum(counts.nbytes for counts in (self._graph.out_degrees or {}).values()),
+            "degrees": self._graph.degrees_bytes,
             "nodes": nodes * NODE_BYTES,
             "blocks": 2 * blocks,
             "own rows": 2 * own * (row_bytes + PLANNED_ROW_BYTES),
@@ -343,10 +343,7 @@ class InOrderSweep:
 
     def layer_block(self, found: TileBlock) -> LayerBlock:
         """Return what a layer takes."""
-        degrees = None
-        if self._graph.out_degrees is not None:
-            sent = self._graph.out_degrees[self._etype][found.nodes.numpy()].astype(np.int64)
-            degrees = {self._etype: torch.from_numpy(sent)}
+        nodes = {self.ntype: found.nodes.numpy()}
         return LayerBlock(
             num_src={self.ntype: len(found.nodes)},
             num_dst={self.ntype: found.tile.end - found.tile.begin},
@@ -354,7 +351,8 @@ class InOrderSweep:
             src={self._etype: found.source},
             edge_ids=None,
             nodes={self.ntype: found.nodes},
-            out_degrees=degrees,
+            out_degrees=degrees_at(self._graph.out_degrees, nodes),
+            in_degrees=degrees_at(self._graph.in_degrees, nodes),
         )
 
     def computed(self, block: LayerBlock, x: Tensor) -> dict[str, Tensor]:

@@ -32,6 +32,9 @@ class LayerBlock(Block):
         Ids of the sources, destinations first.
     out_degrees : dict of EdgeType to Tensor[int64], or None
         Out-edges that each source has in the whole graph, where the layer says ``needs_out_degrees``.
+    in_degrees : dict of EdgeType to Tensor[int64], or None
+        In-edges that each source has in the whole graph from other nodes, where the layer says ``needs_in_degrees``; of
+        edge types between nodes of one type.
     edge_features : dict of EdgeType to Tensor, or None
         Rows of the edges, where ``infer`` was asked for them.
     """
@@ -39,6 +42,7 @@ class LayerBlock(Block):
     nodes: dict[str, Tensor] = field(default_factory=dict)
     out_degrees: dict[EdgeType, Tensor] | None = None
     edge_features: dict[EdgeType, Tensor] | None = None
+    in_degrees: dict[EdgeType, Tensor] | None = None
 
 
 #: ``layer(block, rows)`` returns the rows of the destinations.

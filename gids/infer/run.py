@@ -30,7 +30,7 @@ from gids.infer.results import HIDDEN, Results
 from gids.infer.scan import ScanSweep, check_scan
 from gids.infer.schedule import LayerPlan, RowKind, kinds_of, needed_types, plan_layer
 from gids.infer.sweep import LayerSweep, SweepFacts
-from gids.infer.tiles import check_weights, count_out_degrees, far_uses, out_degrees_bytes
+from gids.infer.tiles import check_weights, count_in_degrees, count_out_degrees, degrees_bytes, far_uses
 from gids.loader.graph import as_dataset, open_topology
 from gids.partition.stored import load, save, stored_names
 from gids.runtime.options import MemoryOptions, OutputOptions, PipelineOptions, RuntimeOptions
@@ -40,6 +40,9 @@ from gids.storage import StorageOptions
 from gids.table import RowTable
 from gids.types import EdgeType
 from gids.units import format_bytes, parse_bytes
+
+#: Attributes by which a layer asks for degrees in the whole graph, and what counts them.
+NEEDS_DEGREES = {"needs_out_degrees": count_out_degrees, "needs_in_degrees": count_in_degrees}
 
 
 @dataclass(frozen=True)
@@ -324,7 +327,8 @@ class Opened:
         self._stack.callback(self.topology.close)
         try:
             self._scores: dict[str, Any] | None = None
-            self._degrees = self._out_degrees()
+            self._degrees: dict[str, dict[EdgeType, Any]] = {}
+            self._count_degrees()
             self._plan_layers()
         except BaseException:
             self._stack.close()
@@ -334,21 +338,25 @@ class Opened:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def _out_degrees(self) -> dict[EdgeType, Any] | None:
+    def _count_degrees(self) -> None:
         job = self.job
-        if not any(getattr(layer, "needs_out_degrees", False) for layer in job.layers):
-            return None
+        asked = {which: any(getattr(layer, which, False) for layer in job.layers) for which in NEEDS_DEGREES}
+        if not any(asked.values()):
+            return
         if any(fanout != -1 for fanout in job.fanouts):
             raise ConfigError(
                 "fanouts must be -1 for layers that need the degrees of the whole graph, such as GCN's "
                 f"(got {job.fanouts})"
             )
-        size = out_degrees_bytes(job.dataset)
+        size = sum(asked.values()) * degrees_bytes(job.dataset)
         if size > job.budget:
             raise ConfigError(
                 f"budget must hold the degrees of every node, {format_bytes(size)} (got {format_bytes(job.budget)})"
             )
-        return count_out_degrees(job.dataset)
+        self._degrees = {which: NEEDS_DEGREES[which](job.dataset) for which in asked if asked[which]}
+
+    def _degrees_for(self, layer: LayerFunction, which: str) -> dict[EdgeType, Any] | None:
+        return self._degrees.get(which) if getattr(layer, which, False) else None
 
     def _plan_layers(self) -> None:
         job, given = self.job, self.job.options
@@ -393,8 +401,9 @@ class Opened:
             job.fanouts[plan.number],
             job.options.seed,
             len(job.layers) - 1 - plan.number,
-            self._degrees if getattr(layer, "needs_out_degrees", False) else None,
+            self._degrees_for(layer, "needs_out_degrees"),
             self._popular,
+            self._degrees_for(layer, "needs_in_degrees"),
         )
         if job.options.scan:
             assert isinstance(layer, ConvLayer)  # as check_scan found

@@ -162,6 +162,7 @@ def _try(
         weights={e: torch.ones(len(src), device=device) for e, src in found.src.items()} if weights else None,
         nodes=sample.input_nodes,
         out_degrees=degrees if getattr(layer, "needs_out_degrees", False) else None,
+        in_degrees=degrees if getattr(layer, "needs_in_degrees", False) else None,
         edge_features={
             e: torch.zeros(len(found.src[e]), table.dim, dtype=_widened(table.torch_dtype), device=device)
             for e, table in edge_tables.items()

@@ -76,6 +76,23 @@ def count_out_degrees(dataset: Dataset) -> dict[EdgeType, npt.NDArray[np.int32]]
     return counts
 
 
+def count_in_degrees(dataset: Dataset) -> dict[EdgeType, npt.NDArray[np.int32]]:
+    """Count the in-edges that every node has from others, by edge type between nodes of one type, in one pass."""
+    counts = {}
+    for etype in dataset.edge_types:
+        if etype[0] != etype[2]:
+            continue
+        table, offsets = dataset.indices_table(etype), dataset.stored_offsets(etype)
+        found = np.zeros(dataset.num_nodes(etype[2]), np.int32)
+        for begin, end in node_ranges(dataset, etype[2], PIECE_EDGES):
+            ends = offsets[begin : end + 1]
+            sources = as_tensor(table, read_rows(table, int(ends[0]), int(ends[-1]))).numpy()
+            own = np.repeat(np.arange(begin, end), np.diff(ends))
+            found[begin:end] = np.diff(ends) - np.bincount(own[sources == own] - begin, minlength=end - begin)
+        counts[etype] = found
+    return counts
+
+
 def far_uses(dataset: Dataset, distance: int) -> dict[str, npt.NDArray[np.uint32]]:
     """Count for every node the edges to destinations that are visited long before or after the node itself.
 
@@ -103,6 +120,6 @@ def far_uses(dataset: Dataset, distance: int) -> dict[str, npt.NDArray[np.uint32
     return counts
 
 
-def out_degrees_bytes(dataset: Dataset) -> int:
-    """Return the memory of :func:`count_out_degrees`."""
+def degrees_bytes(dataset: Dataset) -> int:
+    """Return the memory of :func:`count_out_degrees`, which :func:`count_in_degrees` does not exceed."""
     return sum(4 * dataset.num_nodes(etype[0]) for etype in dataset.edge_types)

@@ -106,5 +106,27 @@ def test_pyg(graph, typed, tmp_path):
     expected = in_memory(layers, typed)
     found = gids.infer(layers, typed, tmp_path / "typed", tile=128)
     assert all(close(result(found, t), expected[t]) for t in ("paper", "author"))
+    with pytest.raises(ConfigError, match=r"conv must not normalise .*\(got APPNP\)"):
+        gids.pyg.ConvLayer(nn.APPNP(3, 0.1))
     with pytest.raises(ConfigError, match=r"conv must not normalise .*\(got GCNConv\)"):
-        gids.pyg.ConvLayer(nn.GCNConv(3, 4))
+        gids.pyg.ConvLayer(nn.GCNConv(3, 4, add_self_loops=False))
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_pyg_normalises_by_the_degrees_of_the_whole_graph(graph, tmp_path, in_order, monkeypatch):
+    nn = pytest.importorskip("torch_geometric.nn")
+    import gids.pyg
+
+    convs = [nn.GCNConv(DIM, 8), nn.GCNConv(8, 5)]
+    torch.nn.init.normal_(convs[0].bias)
+    layers = [gids.pyg.ConvLayer(convs[0], torch.relu), gids.pyg.ConvLayer(convs[1])]
+    monkeypatch.setattr(gids.infer.Inference, "in_order", in_order)  # or through the runtime
+    found = gids.infer(layers, graph, tmp_path / "out", **OPTIONS)
+    block = whole_block(graph)
+    edges = block.edge_index(block.only(None))
+    assert bool((edges[0] == edges[1]).any())  # loops, which GCNConv replaces
+    with torch.no_grad():
+        expected = convs[1](torch.relu(convs[0](whole(graph.feature_table()), edges)), edges)
+    assert close(result(found), expected)
+    with pytest.raises(ConfigError, match="must not be given with GCNConv"):
+        gids.infer(layers, graph, tmp_path / "weights", edge_weights=True, **OPTIONS)
