@@ -56,6 +56,9 @@ PLAN_ROW_BYTES = 240
 FIXED_SCRATCH_BYTES = 4 << 20
 #: Of the device's memory in bytes, one in so many is the most edges that memory is taken for before they are counted.
 UNCOUNTED_SHARE = 2048
+#: Offsets of neighbour lists are kept on the device where they take at most one in so many bytes of its memory: half of
+#: what sampling reads over the link is offsets.
+OFFSETS_SHARE = 16
 #: Sampling works in about as much memory as so many samples.
 SCRATCH_SAMPLES = 4
 
@@ -64,6 +67,18 @@ def default_device_budget(device: CudaDevice) -> int:
     """Return the share of a device's free memory that a loader takes: less, while the model is still to come."""
     free, _ = device.memory_bytes()
     return int(free * (DEFAULT_SHARE if torch_memory(device.ordinal) else SHARE_BEFORE_THE_MODEL))
+
+
+def offsets_bytes(topology: Topology, sampler: object, device_bytes: int) -> int:
+    """Return how much of a device's memory holds offsets of neighbour lists; 0 where they stay on the host."""
+    if device_sampler(sampler) is None or _on_disk(topology):
+        return 0
+    found = sum((len(relation.indptr) + 1) * np.dtype(np.int64).itemsize for relation in topology.relations.values())
+    return found if found <= device_bytes // OFFSETS_SHARE else 0
+
+
+def _on_disk(topology: Topology) -> bool:
+    return any(callable(part) for r in topology.relations.values() for part in (r.indices, r.edge_ids, r.weights))
 
 
 def cuda_pace(pipeline: PipelineOptions, region_bytes: int = 0) -> Pace:
@@ -112,8 +127,17 @@ class CudaBackend:
         self._uncounted_edges = min(UNCOUNTED_EDGES, self.memory.device // UNCOUNTED_SHARE)
         self._sampling_lock = threading.Lock()
         self._pinned: tuple[Topology, PinnedTopology] | None = None  # guarded by _sampling_lock
+        self._sampled: PinnedTopology | None = None  # the same, with what is on the device; guarded by _sampling_lock
+        self._offsets_bytes = 0
         self.notes: dict[str, str] = {}
         self.pace = cuda_pace(options.pipeline, self._region_bytes())
+
+    def expect(self, topology: Topology, sampler: Sampler) -> None:
+        """Set memory aside for offsets of neighbour lists, which every destination of a sample needs two of."""
+        assert self.memory.device is not None
+        self._offsets_bytes = offsets_bytes(topology, sampler, self.memory.device)
+        left = self.memory.device - self._offsets_bytes
+        self.memory, self.ledger = replace(self.memory, device=left), Ledger(left)
 
     def sample(
         self,
@@ -156,7 +180,7 @@ class CudaBackend:
         found, reason = device_sampler(sampler), ""
         if found is None:
             reason = f"{type(sampler).__name__} has no kernels"
-        elif any(callable(part) for r in topology.relations.values() for part in (r.indices, r.edge_ids, r.weights)):
+        elif _on_disk(topology):
             reason = "neighbours are read from disk"
         if reason:
             self.notes["sampling"] = f"on the CPU: {reason}"
@@ -166,7 +190,11 @@ class CudaBackend:
     def _pin(self, topology: Topology) -> PinnedTopology:
         if self._pinned is None or self._pinned[0] is not topology:
             self._pinned = (topology, pin_topology(topology, self._sampling))
-        return self._pinned[1]
+            self._sampled = self._pinned[1]
+            if self._offsets_bytes:
+                self._sampled = self._sampled.with_offsets_in(self._sampling)
+        assert self._sampled is not None
+        return self._sampled
 
     def _upload(self, ids: Tensor) -> DeviceArray:
         return self._sampling.upload(ids.numpy())
@@ -344,5 +372,5 @@ class CudaBackend:
                 stack.callback(session.close)
             if self._pinned is not None:
                 stack.callback(unpin_topology, self._pinned[1])
-                self._pinned = None
+                self._pinned = self._sampled = None
             self._sampling.enter()

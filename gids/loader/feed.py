@@ -209,6 +209,8 @@ class SamplerFeed:
         self._opened = topology is None
         time_attr: str | None = getattr(sampler, "time_attr", None)
         self.topology = open_topology(dataset, options, time_attr) if topology is None else topology
+        if not isinstance(seeds, TimedSeeds):
+            backend.expect(self.topology, sampler)
 
     @property
     def standing_bytes(self) -> tuple[int, int]:

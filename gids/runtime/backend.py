@@ -131,6 +131,9 @@ class Backend(Protocol):
     def notes(self) -> Mapping[str, str]:
         """Which storage engine each table got and why, and why a stage is not on the device."""
 
+    def expect(self, topology: Topology, sampler: Sampler) -> None:
+        """Take note of what will be sampled, before :attr:`memory` is divided: a device may hold a part of it."""
+
     def sample(
         self,
         topology: Topology,
@@ -185,6 +188,9 @@ class CpuBackend:
         self.pace = Pace(pipeline.prefetch, pipeline.groups_in_flight, pipeline.sample_workers or 1)
         self.ledger = Ledger(self.memory.host)
         self.notes: dict[str, str] = {}
+
+    def expect(self, topology: Topology, sampler: Sampler) -> None:
+        """Do nothing: the topology is where it is sampled."""
 
     def sample(
         self,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy.typing as npt
 
+from gids.cuda.array import DeviceArray
 from gids.cuda.pinned import HostArray, host_array
-from gids.cuda.session import Session
+from gids.cuda.session import CudaSession, Session
 from gids.errors import ConfigError
 from gids.sampling.sample import EdgeType
 from gids.sampling.topology import Topology
@@ -74,6 +76,15 @@ class PinnedTopology:
                 else host_array(session, _in_memory(relation.weights, f"weights of {name}"), f"weights of {name}"),
             )
 
+    def with_offsets_in(self, session: CudaSession) -> PinnedTopology:
+        """Return the same with the offsets of its lists in the device's memory, which is freed with the last use. Waits."""
+        held = copy.copy(self)
+        held.relations = {
+            etype: replace(relation, indptr=_Held(session, relation.indptr.array))
+            for etype, relation in self.relations.items()
+        }
+        return held
+
     def close(self) -> None:
         """Unpin."""
         for ids in self.origins.values():
@@ -82,6 +93,19 @@ class PinnedTopology:
             for array in (relation.indptr, relation.indices, relation.edge_ids, relation.weights):
                 if array is not None:
                     array.close()
+
+
+class _Held:
+    """A copy of a pinned array in device memory of its own: a pool would grow by half of it whenever it grows."""
+
+    def __init__(self, session: CudaSession, pinned: DeviceArray):
+        memory = session.reserve(pinned.nbytes, pinned.dtype.itemsize)
+        session.copy_bytes(memory.pointer, pinned.pointer, pinned.nbytes)
+        session.synchronize()
+        self.array: DeviceArray = memory.view(pinned.shape, pinned.dtype)
+
+    def close(self) -> None:
+        """Do nothing: the memory goes with the last array over it."""
 
 
 _users: dict[int, list[PinnedTopology]] = {}  # id of a topology -> its pinning, once per user; guarded by _users_lock
