@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -391,15 +392,24 @@ class _Chooser:
         unions = {key: profile.union_rows(setting.group) for key, profile in self.profiles.items()}
         most = self._rooms(setting.group, unions)
         largest = min(1.0, available / sum(most.values()))
-        for part in ROOMS:
-            rooms = {key: max(int(part * largest * room), self.batch_bytes[key]) for key, room in most.items()}
-            fit = self._tried(setting, rooms) if sum(rooms.values()) <= available else None
-            if fit is not None:
-                needed = self._rooms(setting.group, {key: o.group_rows for key, o in fit.outcomes.items()})
-                return self._tried(
-                    setting, {key: min(rooms[key], max(needed[key], self.batch_bytes[key])) for key in rooms}
-                )
-        return None
+        tried = [
+            {key: max(int(part * largest * room), self.batch_bytes[key]) for key, room in most.items()}
+            for part in ROOMS
+        ]
+        least: tuple[dict[TableKey, int], _Fit] | None = None
+
+        def fits(rooms: dict[TableKey, int]) -> bool:
+            nonlocal least
+            fit = self._tried(setting, rooms)
+            least = least if fit is None else (rooms, fit)  # of those that fit, the last one tried is the smallest
+            return fit is not None
+
+        bisect.bisect_left([rooms for rooms in tried if sum(rooms.values()) <= available], True, key=fits)
+        if least is None:
+            return None
+        rooms, fit = least
+        needed = self._rooms(setting.group, {key: o.group_rows for key, o in fit.outcomes.items()})
+        return self._tried(setting, {key: min(rooms[key], max(needed[key], self.batch_bytes[key])) for key in rooms})
 
     def _rooms(self, group: int, group_rows: dict[TableKey, int]) -> dict[TableKey, int]:
         """Bytes for the rows of batches that are read together, as many of them as are in memory at once."""

@@ -20,9 +20,10 @@ from gids.tiers.plan import Planner
 from gids.tiers.rank import count_accesses
 
 #: Rows of a batch that a trial plans, about; of larger batches a sample of the table's rows counts (SHARDS, FAST 2015).
-SAMPLED_ROWS = 2048
+SAMPLED_ROWS = 1024
 #: Neighbours are in the sample together, so that reads merge in a trial as they will: bytes of such a piece.
 PIECE_BYTES = 512 << 10
+LEAST_PIECES = 64
 
 
 @dataclass(frozen=True)
@@ -106,12 +107,13 @@ class Profile:
         self.count = len(batches)
         self.largest = max(len(batch) for batch in batches)
         self.half = self.count // 2
-        self.scale = max(1, self.largest // SAMPLED_ROWS)
         piece_rows = max(1, PIECE_BYTES // table.row_stride)
-        if table.num_rows < 64 * self.scale * piece_rows:
-            self.scale = 1  # too few pieces to choose from
+        # No sample is so small that it has too few pieces; to plan all rows instead would take half a minute.
+        one_in = max(1, min(self.largest // SAMPLED_ROWS, table.num_rows // (LEAST_PIECES * piece_rows)))
         # A piece is in the sample or not by its hash: it then is so in every batch, and reuse is seen as it is.
-        sampled = [_sampled(batch.numpy(), piece_rows, self.scale) for batch in batches]
+        sampled = [_sampled(batch.numpy(), piece_rows, one_in) for batch in batches]
+        # By the accesses that are in the sample, not by its pieces, of which some are asked for more than others.
+        self.scale = sum(map(len, batches)) / max(sum(map(len, sampled)), 1)
         self._seen = np.unique(np.concatenate(sampled))
         self._arrays = [np.searchsorted(self._seen, rows).astype(np.int64) for rows in sampled]
         self._batches = [torch.from_numpy(rows) for rows in self._arrays]
@@ -125,11 +127,11 @@ class Profile:
         counts = count_accesses(self._batches[: self.half], max(len(self._seen), 1))
         places = RowScores(counts).places(np.arange(len(self._seen)))
         counted = int(np.count_nonzero(counts))
-        others = max(self.table.num_rows // self.scale - counted, 0)
+        others = max(self.table.num_rows / self.scale - counted, 0.0)
         spread = max(others / max(len(self._seen) - counted, 1), 1.0)
         late = places >= counted
         places[late] = counted + ((places[late] - counted) * spread).astype(np.int64)
-        return places * self.scale
+        return (places * self.scale).astype(np.int64)
 
     def union_rows(self, group: int) -> int:
         """Rows that the batches of a group ask for together, at most: what a group reads with no cache."""
@@ -139,7 +141,7 @@ class Profile:
             for rows in self._arrays[begin : begin + group]:
                 asked[rows] = True
             largest = max(largest, int(np.count_nonzero(asked)))
-        return min(largest * self.scale, self.table.num_rows)
+        return min(int(largest * self.scale), self.table.num_rows)
 
     def run(self, trial: Trial) -> Outcome:
         """Plan the profile with these sizes; its second half is what counts."""
@@ -151,7 +153,7 @@ class Profile:
         host = HostRows(torch.from_numpy(np.flatnonzero(self._places < trial.host_rows))) if trial.host_rows else None
         planner = Planner(
             max(len(self._seen), 1),
-            trial.cache_rows // self.scale,
+            int(trial.cache_rows / self.scale),
             "window",
             window=trial.window,
             host=host,
@@ -159,7 +161,8 @@ class Profile:
             pool=self._pool,
         )
         batches = self._batches
-        begin = 0
+        # Without a cache what came before does not matter.
+        begin = 0 if planner.capacity else self.half
         judged, disk, largest, seconds = 0, 0, 0, 0.0
         while begin < self.count:
             size = trial.group if begin else self.half % trial.group or trial.group  # so that one begins at the half
@@ -173,7 +176,7 @@ class Profile:
                 seconds += self.disk.model.overhead_s
                 seconds += self.scale * self.disk.seconds(self.table, self._seen[plan.disk_rows.numpy()])
             begin = end
-        return Outcome(disk * self.scale / judged, largest * self.scale, seconds / judged)
+        return Outcome(disk * self.scale / judged, int(largest * self.scale), seconds / judged)
 
 
 def _sampled(rows: NDArray[np.int64], piece_rows: int, scale: int) -> NDArray[np.int64]:

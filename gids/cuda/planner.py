@@ -16,12 +16,12 @@ from gids._native import PolicyKind
 from gids.cuda.array import DeviceArray
 from gids.cuda.arrivals import Arrival
 from gids.cuda.passes import empty_prefix, sort_pairs, turnstile
-from gids.cuda.pinned import host_array
+from gids.cuda.pinned import HostArray, host_array
 from gids.cuda.session import Session
 from gids.cuda.sieve import SieveQueue
 from gids.errors import ConfigError
 from gids.tiers.host_buffer import HostRows
-from gids.tiers.plan import Counters
+from gids.tiers.plan import Counters, check_host_can_be_added
 from gids.tiers.policies import Policy, parse_policy
 
 Numbers = TypeVar("Numbers", DeviceArray, npt.NDArray[np.int64])
@@ -200,14 +200,12 @@ class CudaPlanner:
         self.policy = parse_policy(policy, window)
         self.num_rows = num_rows
         self.capacity = min(capacity, num_rows)
-        self.host_rows = 0 if host is None else len(host)
+        self.host_rows = 0
+        self._host_map: HostArray | None = None
         self._kind = self.policy.kind
         self._key = (np.uint32(seed & 0xFFFFFFFF), np.uint32(seed >> 32))
-        self._host_map = (
-            None
-            if host is None or not len(host)
-            else host_array(session, host.entries.numpy(), "the host buffer's lookup map")
-        )
+        if host is not None:
+            self._set_host(host)
         self._popularity = None if popularity is None else session.upload(popularity)
         self.number = 0  # of the next group
         self.generation = 0
@@ -219,6 +217,16 @@ class CudaPlanner:
         self._slots = session.empty((self.capacity, self._state_words), np.uint32)  # SlotState of kernels/next_use.cuh
         self._row_of = session.empty(self.capacity, np.int64)
         self._clear()
+
+    def _set_host(self, host: HostRows) -> None:
+        if len(host):
+            self._host_map = host_array(self._session, host.entries.numpy(), "the host buffer's lookup map")
+        self.host_rows = len(host)
+
+    def add_host(self, host: HostRows) -> None:
+        """Leave rows to a host buffer in the plans made from now on; of a planner that has none, and no cache."""
+        check_host_can_be_added(self.capacity, self.host_rows)
+        self._set_host(host)
 
     def _shape(self, ahead: int) -> tuple[int, int]:
         out = self._session.empty(2, np.int64)

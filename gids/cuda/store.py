@@ -17,7 +17,7 @@ import torch
 from gids.cuda.arena import SlotArena
 from gids.cuda.array import DeviceArray
 from gids.cuda.device_reader import DeviceRead, DeviceReader, Ints
-from gids.cuda.pinned import host_array
+from gids.cuda.pinned import HostArray, host_array
 from gids.cuda.planner import CudaPlanner, DeviceBatchPlan, DeviceGroupPlan, PendingGroup
 from gids.cuda.session import CudaSession
 from gids.cuda.staged import StagedRead, StagedReader
@@ -255,12 +255,10 @@ class CudaTableStore:
             seed=seed,
             admissions_to_host=isinstance(reader, DeviceReader),
         )
-        self.host_buffer = host_buffer
-        self._host = (
-            None
-            if host_buffer is None or not len(host_buffer)
-            else host_array(fetch_session, _bytes_of(host_buffer.values), f"host buffer of {table.name}")
-        )
+        self.host_buffer: HostBuffer | None = None
+        self._host: HostArray | None = None
+        if host_buffer is not None:
+            self._hold(host_buffer)
         self.arena: SlotArena | None = None
         self.staged: StagedReader | None = None
         if isinstance(reader, DeviceReader):
@@ -289,6 +287,17 @@ class CudaTableStore:
         self.rows_taken_over = 0  # that the cache admitted where they had been read to
         self.rows_copied = 0  # that the cache admitted by a copy
         self._expected = (0, 0)
+
+    def _hold(self, host: HostBuffer) -> None:
+        if len(host):
+            self._host = host_array(self.fetch, _bytes_of(host.values), f"host buffer of {self.table.name}")
+        self.host_buffer = host
+
+    def add_host_buffer(self, host: HostBuffer) -> None:
+        """Let constant rows serve the groups planned from now on; see :class:`gids.tiers.contract.Store`."""
+        self._plans.enter()
+        self.planner.add_host(host.index)
+        self._hold(host)
 
     def plan(self, batches: list[DeviceArray], lookahead: list[DeviceArray]) -> DeviceTicket:
         """Plan the next group; see :meth:`gids.cuda.planner.CudaPlanner.plan_group`."""

@@ -52,7 +52,7 @@ class Pass:
 
     def __init__(self, pipeline: Pipeline, run: Run):
         tiers = pipeline.tiers
-        self._pipeline, self._trace = pipeline, pipeline.trace
+        self._pipeline, self._run, self._trace = pipeline, run, pipeline.trace
         self._groups_room = run.permits("groups in flight", tiers.most_groups)
         self._ready = run.permits("finished batches", tiers.prefetch)
         self._unfinished = _Unfinished()
@@ -70,6 +70,7 @@ class Pass:
         for store in self._pipeline.tiers.stores.values():
             store.group_account.stop()
         self._unfinished.cancel()
+        self._pipeline.wake()
 
     def _settle(self) -> None:
         """After all stages have ended: without this the stores would believe admissions that never happened."""
@@ -108,10 +109,13 @@ class Pass:
         active: deque[Group] = deque()  # begun, and some of their reads are not
         planned, more = 0, True
         while True:
-            if self._pipeline.wants_replacement:
+            change = self._pipeline.wanted_change
+            if change is not None and change.drains:
                 while active:
                     yield from self._advance(active)
-                self._replace(self._pipeline.apply_replacement)
+                self._replace(self._pipeline.apply_change)
+            elif change is not None:
+                self._pipeline.apply_change()
             tiers = self._pipeline.tiers
             # The first batch of an epoch is read as soon as it is sampled: training waits for nothing else. A long window
             # opens while its first groups are read, a few batches for each that is planned.
@@ -125,6 +129,8 @@ class Pass:
                     yield from self._advance(active)
                 self._learn(late_too=True)
                 return
+            if planned and self._pipeline.wait_for_change(self._run):
+                continue
             # After the batches were taken: a feed lets its table grow before it hands over a batch that needs it.
             growth = None if self._pipeline.grown is None else self._pipeline.grown()
             if growth is not None:

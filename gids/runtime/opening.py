@@ -141,6 +141,18 @@ class TierOpener:
         self.allot(division)
         return self.open(division if hosts else without_host(division), hosts, popularity)
 
+    @staticmethod
+    def can_add_hosts(division: Division) -> bool:
+        """Whether stores that were opened without their host buffers can be given them, as long as they are open."""
+        # A cache would go on holding the same rows, and what is spilled would have them too.
+        return division.spill is None and not any(share.cache_rows for share in division.shares.values())
+
+    @staticmethod
+    def add_hosts(tiers: Tiers, hosts: Mapping[TableKey, HostBuffer]) -> None:
+        """Give open stores the host buffers that were filled meanwhile."""
+        for key, host in hosts.items():
+            tiers.stores[key].add_host_buffer(host)
+
     def retired_counts(self, key: TableKey) -> Mapping[str, int]:
         """Return what stores of a table counted that were replaced."""
         return self._retired.get(key, {})

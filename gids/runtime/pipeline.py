@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from gids.budget.parts import SAMPLED_AHEAD
@@ -75,7 +77,8 @@ class Pipeline:
         self._changed = threading.Condition(self._lock)
         self.delivered: dict[TableKey, Counters] = {}  # rows of batches that the consumer took, by source
         self._tiers = tiers  # replaced under _lock, by the planning thread of a run or where none is active
-        self._replacement: Callable[[Tiers], Tiers] | None = None  # guarded by _lock
+        self._change: _Change | None = None  # guarded by _lock
+        self._expected_s = 0.0  # guarded by _lock; how long planning waits for a change that is about to be asked for
         self._active: Run | None = None  # guarded by _lock
         self._closed = False  # guarded by _lock
 
@@ -93,40 +96,91 @@ class Pipeline:
             Closes the tiers it is given and opens the next ones; called when no group of the old ones is under way. Two
             sets of stores are never open at once, so that the budget holds.
         """
+        self._let(_Change(make, drains=True))
+
+    def add_to(self, add: Callable[[Tiers], None]) -> None:
+        """Add to the tiers between two plans, while groups are under way; returns when it is done.
+
+        Parameters
+        ----------
+        add : callable
+            Changes nothing for groups that are planned.
+        """
+
+        def same(tiers: Tiers) -> Tiers:
+            add(tiers)
+            return tiers
+
+        self._let(_Change(same, drains=False))
+
+    def expect_change(self, seconds: float) -> None:
+        """Let planning wait so long, after the first group of a run, for a change that is about to be asked for.
+
+        Stores that are replaced before they are full cost a moment; draining and refilling them costs a sweep.
+        """
         with self._lock:
-            self._replacement = make
-            while self._replacement is make and not self._closed:
+            self._expected_s = seconds
+
+    def expect_no_change(self) -> None:
+        """Let planning wait no more for a change."""
+        with self._lock:
+            self._expected_s = 0.0
+            self._changed.notify_all()
+
+    def wait_for_change(self, run: Run) -> bool:
+        """Wait for the change that is expected; returns whether one was."""
+        with self._lock:
+            if not self._expected_s:
+                return False
+            until = time.monotonic() + self._expected_s
+            while self._expected_s and not (self._change or self._closed or run.stopping):
+                if not self._changed.wait(until - time.monotonic()):
+                    break
+            self._expected_s = 0.0
+            return True
+
+    def wake(self) -> None:
+        """Let whoever waits here look again."""
+        with self._lock:
+            self._changed.notify_all()
+
+    def _let(self, change: _Change) -> None:
+        with self._lock:
+            self._change = change
+            self._changed.notify_all()
+            while self._change is change and not self._closed:
                 if self._active is None:
-                    self.apply_replacement()
+                    self.apply_change()
                 else:
                     self._changed.wait()
             if self._closed:
                 raise Stopped
 
     @property
-    def wants_replacement(self) -> bool:
-        """Whether somebody waits for the tiers to be replaced."""
-        return self._replacement is not None
+    def wanted_change(self) -> _Change | None:
+        """What somebody waits for to be done to the tiers."""
+        return self._change
 
-    def apply_replacement(self) -> None:
-        """Replace the tiers, on the planning thread, where no group of theirs is under way."""
+    def apply_change(self) -> None:
+        """Do to the tiers what was asked for, on the planning thread; where it drains them, no group may be under way."""
         with self._lock:
-            make, self._replacement = self._replacement, None
+            change, self._change = self._change, None
+            self._expected_s = 0.0
             try:
-                if make is not None:
-                    self._tiers = make(self._tiers)
+                if change is not None:
+                    self._tiers = change.make(self._tiers)
             finally:
                 self._changed.notify_all()
 
     def apply_growth(self, make: Callable[[Tiers], Tiers]) -> None:
-        """Replace the tiers because a table has grown, as :meth:`apply_replacement` does."""
+        """Replace the tiers because a table has grown, as :meth:`apply_change` does."""
         with self._lock:
             self._tiers = make(self._tiers)
 
     def stop_replacing(self) -> None:
         """Refuse replacements from now on, and wake whoever waits for one."""
         with self._lock:
-            self._closed, self._replacement = True, None
+            self._closed, self._change = True, None
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -208,6 +262,14 @@ class Pipeline:
             if self._active is run:
                 self._active = None
             self._changed.notify_all()
+
+
+@dataclass(frozen=True, eq=False)
+class _Change:
+    """What is to be done to the tiers, and whether the groups under way are to be gathered before."""
+
+    make: Callable[[Tiers], Tiers]
+    drains: bool
 
 
 class PipelineRun(Generic[B]):

@@ -42,6 +42,10 @@ B = TypeVar("B")
 #: How long close() waits for a preparation that is inside native code.
 JOIN_TIMEOUT_S = 60.0
 
+#: How long planning waits for a division by profile, once the first batch is read. It takes about a second; stores that
+#: are replaced while a sweep is under way deliver nothing for as long, and until then run at half their speed.
+EXPECT_DIVISION_S = 2.0
+
 _LIVE: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 
@@ -121,6 +125,8 @@ class Runtime:
             if not self.feed.replays:
                 self._observed = self._divider.observe_rows()
             self._prepare_with(without_tiers(ruled), self._find_out)
+            if self._observed is None and self.pipeline is not None:
+                self.pipeline.expect_change(EXPECT_DIVISION_S)
 
     def foresee(self, first: Work, scratch_bytes: int = 0) -> Division:
         """Return how the budget would be divided, without opening anything; see :meth:`Divider.foresee`."""
@@ -150,13 +156,17 @@ class Runtime:
                 self.pipeline.replace(lambda old: self._opener.replace(old, wanted, {}, prepared.popularity))
             else:
                 self._opener.allot(wanted)
+                self.pipeline.expect_no_change()
             lists = self._divider.lists
             if wanted.list_bytes and lists is not None:
                 lists.keep(wanted.list_bytes)
                 preparation.check()
             if prepared.host_rows:
                 hosts = self._fill_host_buffers(prepared, preparation)
-                self.pipeline.replace(lambda old: self._opener.replace(old, wanted, hosts, prepared.popularity))
+                if self._opener.can_add_hosts(wanted):  # replacing stores costs a sweep in which nothing is delivered
+                    self.pipeline.add_to(lambda tiers: self._opener.add_hosts(tiers, hosts))
+                else:
+                    self.pipeline.replace(lambda old: self._opener.replace(old, wanted, hosts, prepared.popularity))
             give_back_memory()  # profile and rankings took more than a run has free at once
 
         self._preparation = Preparation(steps, self._preparation_failed)

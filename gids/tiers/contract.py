@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
 from gids.ledger import Account
+from gids.tiers.host_buffer import HostBuffer
 from gids.tiers.plan import Counters
 
 Ids = TypeVar("Ids")
@@ -75,6 +76,13 @@ class Store(Protocol[Ids, TicketT, Rows]):
 
     def gather(self, ticket: TicketT, batch: int) -> Rows:
         """Return the rows of one batch of a group; waits for the disk, raises what went wrong there."""
+
+    def add_host_buffer(self, host: HostBuffer) -> None:
+        """Let constant rows serve the groups planned from now on; those under way go on as they were planned.
+
+        Of a store that has neither a host buffer, whose rows could not change, nor a cache, which would go on holding the
+        same rows.
+        """
 
     def reset(self) -> None:
         """Forget what was planned and cached."""

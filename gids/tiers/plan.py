@@ -154,17 +154,27 @@ class Planner:
         self.policy = parse_policy(policy, window)
         self.num_rows = num_rows
         self.capacity = min(capacity, num_rows)
-        self.host_rows = 0 if host is None else len(host)
+        self.host_rows = 0
         self._pool = pool or ThreadPool(torch.get_num_threads(), "gids-plan")
         self._native = CachePlanner(self.capacity, num_rows, self.policy.kind, seed)
-        if host is not None and len(host):
-            self._native.set_host(host.entries.numpy(), len(host))
+        if host is not None:
+            self._set_host(host)
         if popularity is not None:
             self._native.set_popularity(popularity)
         self._popularity_bytes = 0 if popularity is None else popularity.nbytes
         self._observed: list[Tensor] = []  # batches in the window, not yet planned
         self._number = 0
         self._generation = 0
+
+    def _set_host(self, host: HostRows) -> None:
+        if len(host):
+            self._native.set_host(host.entries.numpy(), len(host))
+        self.host_rows = len(host)
+
+    def add_host(self, host: HostRows) -> None:
+        """Leave rows to a host buffer in the plans made from now on; of a planner that has none, and no cache."""
+        check_host_can_be_added(self.capacity, self.host_rows)
+        self._set_host(host)
 
     @property
     def generation(self) -> int:
@@ -237,6 +247,15 @@ class Planner:
     def _forget_window(self) -> None:
         self._native.forget_window()
         self._observed = []
+
+
+def check_host_can_be_added(capacity: int, host_rows: int) -> None:
+    """Refuse a host buffer that would not be the only one, or whose rows a cache may hold already."""
+    if capacity or host_rows:
+        raise ConfigError(
+            "a host buffer can be added only where there is neither a cache nor another one "
+            f"(got {capacity} cached rows, {host_rows} hosted rows)"
+        )
 
 
 def _checked(rows: Tensor) -> Tensor:

@@ -187,13 +187,8 @@ class TableStore:
             raise ConfigError(f"cache_rows must not be negative (got {cache_rows})")
         if dtype is not None and dtype not in _NATIVE_DTYPES:
             raise ConfigError(f"dtype must be one of {', '.join(DTYPES)} (got {dtype})")
-        if host_buffer is not None and (
-            host_buffer.values.dtype != table.torch_dtype or host_buffer.values.shape[1:] != (table.dim,)
-        ):
-            raise ConfigError(
-                f"host_buffer must hold rows of {table.dim} {table.dtype} as {table.name} does "
-                f"(got {tuple(host_buffer.values.shape[1:])} {host_buffer.values.dtype})"
-            )
+        if host_buffer is not None:
+            _check_rows_are_of(table, host_buffer)
         ledger = Ledger(0) if ledger is None else ledger
         self.table, self.reader, self.host_buffer = table, reader, host_buffer
         self.dtype = output_dtype(table, dtype)
@@ -215,8 +210,9 @@ class TableStore:
         self._fixed: list[tuple[Account, int]] = [
             (ledger.account("cache"), self.cache.nbytes + self.planner.memory_bytes)
         ]
+        self._host_account = ledger.account("host_buffer")
         if host_buffer is not None:
-            self._fixed.append((ledger.account("host_buffer"), host_buffer.nbytes))
+            self._fixed.append((self._host_account, host_buffer.nbytes))
         for account, size_bytes in self._fixed:
             account.take(size_bytes)
         self.spill = None if spill is None else spill(self.group_account)
@@ -228,6 +224,14 @@ class TableStore:
         self._cache_bytes = _as_bytes(self.cache)
         self._host_bytes = _as_bytes(torch.empty(0) if host_buffer is None else host_buffer.values)
         self._expected = (0, 0)  # (group number, batch) that must be gathered next
+
+    def add_host_buffer(self, host: HostBuffer) -> None:
+        """Let constant rows serve the groups planned from now on; see :class:`gids.tiers.contract.Store`."""
+        _check_rows_are_of(self.table, host)
+        self.planner.add_host(host.index)
+        self._host_account.take(host.nbytes)
+        self._fixed.append((self._host_account, host.nbytes))
+        self.host_buffer, self._host_bytes = host, _as_bytes(host.values)
 
     def plan(self, batches: list[Tensor], lookahead: list[Tensor]) -> GroupTicket:
         """Plan the next group; see :meth:`gids.tiers.plan.Planner.plan_group`."""
@@ -322,7 +326,7 @@ class TableStore:
         gather_rows(
             self.pool,
             self._cache_bytes,
-            self._host_bytes,
+            self._host_bytes[: plan.host_rows * self.table.row_bytes],  # none, of a plan that was made before
             group,
             location,
             _as_bytes(out),
@@ -404,6 +408,14 @@ class TableStore:
     def _check_generation(self, plan: GroupPlan) -> None:
         if plan.generation != self.planner.generation:
             raise GidsError(f"plan of {self.table.name} is void: the store was reset after it was made")
+
+
+def _check_rows_are_of(table: RowTable, host: HostBuffer) -> None:
+    if host.values.dtype != table.torch_dtype or host.values.shape[1:] != (table.dim,):
+        raise ConfigError(
+            f"host_buffer must hold rows of {table.dim} {table.dtype} as {table.name} does "
+            f"(got {tuple(host.values.shape[1:])} {host.values.dtype})"
+        )
 
 
 def _as_bytes(tensor: Tensor) -> NDArray[np.uint8]:

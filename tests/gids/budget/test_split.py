@@ -138,13 +138,23 @@ def test_sampling_rows_finds_the_same_rows_and_time(monkeypatch):
     trial = Trial(20_000, 10_000, 4, 2)
     monkeypatch.setattr("gids.budget.trial.PIECE_BYTES", 64 << 10)
     sampled = Profile(table, batches, DISK)
-    assert sampled.scale == 9
+    assert sampled.scale == pytest.approx(19, rel=0.1)
     monkeypatch.setattr("gids.budget.trial.SAMPLED_ROWS", 1 << 30)
     whole = Profile(table, batches, DISK)
     assert whole.scale == 1
     for name in ("disk_rows", "group_rows", "seconds"):
         assert getattr(sampled.run(trial), name) == pytest.approx(getattr(whole.run(trial), name), rel=0.07), name
     assert sampled.union_rows(2) == pytest.approx(whole.union_rows(2), rel=0.05)
+
+
+def test_a_sample_has_enough_pieces_of_the_table_to_stand_for_it():
+    """A batch of a fourteenth of a small table: planned whole, every trial took a quarter of a second."""
+    table, _ = make_table(1_000_000, 1)
+    table = replace(table, dim=256, row_stride=1024)
+    profile = Profile(table, skewed(4, 70_000, 1_000_000, power=0.3), DISK)
+    assert 20 < profile.scale < 40
+    few, _ = make_table(20_000, 1)
+    assert Profile(replace(few, dim=256, row_stride=1024), skewed(4, 9_000, 20_000, power=0.3), DISK).scale == 1
 
 
 def test_disk_time_counts_merged_reads():

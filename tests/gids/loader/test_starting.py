@@ -39,6 +39,7 @@ def graph(tmp_path):
 @pytest.fixture
 def held_back(monkeypatch):
     """Let nothing be found out before the event is set; the second is set once somebody begins to."""
+    monkeypatch.setattr("gids.runtime.runtime.EXPECT_DIVISION_S", 0.01)
     allowed, begun, find_out = threading.Event(), threading.Event(), Runtime._find_out
 
     def later(self, preparation):

@@ -439,3 +439,55 @@ def test_a_replacement_that_fails_is_raised_to_the_consumer():
             list(run)
         helper.join(60)
     assert not helper.is_alive()
+
+
+def test_tiers_are_added_to_while_groups_are_under_way():
+    store, asked = MemoryStore(TABLE), []
+    machine = pipeline(store, window=1, group=1)
+    with machine.run(seeds(60), work) as run:
+        next(run)
+        helper = threading.Thread(target=machine.add_to, args=(lambda tiers: asked.append(store.under_way),))
+        helper.start()
+        got = list(run)
+        helper.join(60)
+    assert len(got) == 59
+    assert len(asked) == 1
+    assert store.closed == 0
+    machine.add_to(lambda tiers: asked.append(tiers))
+    assert asked[1] is machine.tiers, "at once where nothing runs"
+
+
+def test_planning_waits_for_a_change_that_is_expected_once_the_first_batch_is_read():
+    old, new = MemoryStore(TABLE), MemoryStore(-TABLE)
+    machine = pipeline(old, window=2, group=2)
+    machine.expect_change(3600.0)
+
+    def replace(tiers):
+        tiers.close()
+        return type(tiers)({FEAT: new}, groups_of(2), window=2, group_batches=2)
+
+    with machine.run(seeds(20), work) as run:
+        first = next(run)
+        assert torch.equal(first.rows[FEAT], TABLE[first.work.payload])
+        assert old.groups == [1], "the first batch waits for nothing, and those after it for what is expected"
+        machine.replace(replace)
+        rest = list(run)
+    assert old.groups == [1]
+    assert len(rest) == 19
+    assert all(torch.equal(fetched.rows[FEAT], -TABLE[fetched.work.payload]) for fetched in rest)
+
+
+@pytest.mark.parametrize("how", ["none comes", "it takes too long", "the run ends"])
+def test_a_change_that_does_not_come_is_not_waited_for(how):
+    store = MemoryStore(TABLE)
+    machine = pipeline(store, window=2, group=2)
+    machine.expect_change(0.01 if how == "it takes too long" else 3600.0)
+    with machine.run(seeds(20), work) as run:
+        next(run)
+        if how == "the run ends":
+            return
+        if how == "none comes":
+            machine.expect_no_change()
+        assert len(list(run)) == 19
+    with machine.run(seeds(20), work) as run:
+        assert len(list(run)) == 20, "and never again"

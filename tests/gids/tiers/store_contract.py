@@ -240,3 +240,23 @@ class StoreContract:
         store.close()
         self.opened.clear()
         assert {name for name, part in self.ledger.usage().items() if part.used} == set()
+
+    def test_a_host_buffer_that_comes_later_serves_the_groups_planned_from_then_on(self):
+        with RowReader(self.table, StorageOptions(engine="pread")) as reader:
+            host = HostBuffer.load(self.table, reader, torch.arange(0, ROWS, 2))
+        store, batches = self.make(), batches_of(4)
+        before = self.begun(store, batches[:2])
+        store.add_host_buffer(host)
+        after = self.begun(store, batches[2:])
+        self.check(store, before, batches[:2])
+        assert store.counts()["host"] == 0
+        self.check(store, after, batches[2:])
+        assert store.counts()["host"] == sum(int(row) % 2 == 0 for batch in batches[2:] for row in batch)
+        with pytest.raises(ConfigError, match="neither a cache nor another one"):
+            store.add_host_buffer(host)
+
+    def test_a_host_buffer_cannot_be_added_to_a_cache(self):
+        with RowReader(self.table, StorageOptions(engine="pread")) as reader:
+            host = HostBuffer.load(self.table, reader, torch.tensor([0, 2, 77]))
+        with pytest.raises(ConfigError, match="got 5 cached rows, 0 hosted rows"):
+            self.make(cache_rows=5).add_host_buffer(host)
