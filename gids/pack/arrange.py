@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -180,42 +181,78 @@ def arrange(
         ArrangedTable(table, rows, len(rows), position_bytes=_id_bytes(int(accesses) + len(rows)))
         for table, rows, accesses in zip(tables, hot, sampled.accesses, strict=True)
     ]
-    places = [_places(entry, int(n)) for entry, n in zip(arranged, sampled.accesses, strict=True)]
+    is_cold = [_is_cold(entry) for entry in arranged]
     wanted = [sampled.batches(number) for number in range(len(tables))]
     sources = [Appended(build.work / f"source-{number}.bin") for number in range(len(tables))]
-    positions_file = Appended(build.partial / POSITIONS)
     counted = _Counted(len(sampled.records), per_epoch)
     for entry, file in zip(arranged, sources, strict=True):
         file.append(entry.hot.rows.astype("<i8").tobytes())
         groups = np.flatnonzero(np.append(True, np.diff(entry.hot.uses) != 0)[: len(entry.hot)])
         entry.regions += layout.regions_of(0, groups, len(entry.hot), entry.table.row_bytes)
-    dtypes = [np.dtype(f"<i{entry.position_bytes}" if entry.position_bytes == 8 else "<u4") for entry in arranged]
+    positions = _PositionsWriter(build, recipe, sampled, arranged)
+    written: Future[None] | None = None  # of the segment before: one is written while the next is laid out
     try:
-        with (build.partial / SAMPLES).open("rb") as samples:
+        with ThreadPoolExecutor(1, "gids-pack") as thread:
             for begin in range(0, len(sampled.records), segment):
                 end = min(begin + segment, len(sampled.records))
                 found = [
-                    _arrange_segment(entry, place, list(islice(batches, end - begin)), file, counted, begin)
-                    for entry, place, batches, file in zip(arranged, places, wanted, sources, strict=True)
+                    _arrange_segment(entry, cold, list(islice(batches, end - begin)), file, counted, begin)
+                    for entry, cold, batches, file in zip(arranged, is_cold, wanted, sources, strict=True)
                 ]
-                for record, *chunks in zip(sampled.records[begin:end], *found, strict=True):
-                    if record["sample_bytes"]:
-                        samples.seek(int(record["sample_offset"]))
-                        rows = recipe.rows(samples.read(int(record["sample_bytes"])))
-                        ordered = [
-                            _positions(place, cold, where, rows[key].numpy())
-                            for key, place, (cold, where) in zip(sampled.tables, places, chunks, strict=True)
-                        ]
-                        data = encode_positions(ordered, dtypes)
-                        record["positions_offset"] = positions_file.append(data)
-                        record["positions_bytes"], record["positions_hash"] = len(data), xxhash.xxh3_64_intdigest(data)
+                if written is not None:
+                    written.result()
+                written = thread.submit(positions.write, begin, end, found)
                 if progress is not None:
                     progress("layout", end, len(sampled.records))
-        positions_file.sync()
+            if written is not None:
+                written.result()
+        positions.sync()
     finally:
-        for file in (*sources, positions_file):
+        for file in sources:
             file.close()
+        positions.close()
     return arranged, counted.facts()
+
+
+class _PositionsWriter:
+    """Writes where the rows of every batch are, in the order of its sample; used by one thread at a time."""
+
+    def __init__(self, build: Build, recipe: Packable, sampled: SampledEpochs, arranged: list[ArrangedTable]):
+        self._recipe, self._sampled = recipe, sampled
+        self._places = [_places(entry, int(n)) for entry, n in zip(arranged, sampled.accesses, strict=True)]
+        self._dtypes = [np.dtype("<i8" if entry.position_bytes == 8 else "<u4") for entry in arranged]
+        self._file = Appended(build.partial / POSITIONS)
+        self._samples = (build.partial / SAMPLES).open("rb")
+
+    def write(self, begin: int, end: int, found: list[list[tuple[NDArray[Any], Positions]]]) -> None:
+        """Write those of batches ``begin..end``: of every table, rows that are not hot and where they are."""
+        for record, *chunks in zip(self._sampled.records[begin:end], *found, strict=True):
+            if record["sample_bytes"]:
+                self._samples.seek(int(record["sample_offset"]))
+                rows = self._recipe.rows(self._samples.read(int(record["sample_bytes"])))
+                ordered = [
+                    _positions(place, cold, where, rows[key].numpy())
+                    for key, place, (cold, where) in zip(self._sampled.tables, self._places, chunks, strict=True)
+                ]
+                data = encode_positions(ordered, self._dtypes)
+                record["positions_offset"] = self._file.append(data)
+                record["positions_bytes"], record["positions_hash"] = len(data), xxhash.xxh3_64_intdigest(data)
+
+    def sync(self) -> None:
+        """Force everything to disk."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._file.close()
+        self._samples.close()
+
+
+def _is_cold(entry: ArrangedTable) -> NDArray[np.bool_]:
+    """Say of each row that it is not hot."""
+    found: NDArray[np.bool_] = np.ones(entry.table.num_rows, bool)
+    found[entry.hot.rows] = False
+    return found
 
 
 def _places(entry: ArrangedTable, accesses: int) -> Places:
@@ -228,15 +265,14 @@ def _places(entry: ArrangedTable, accesses: int) -> Places:
 
 def _arrange_segment(
     entry: ArrangedTable,
-    places: Places,
+    is_cold: NDArray[np.bool_],
     batches: list[NDArray[Any]],
     file: Appended,
     counted: _Counted,
     first: int,
 ) -> list[tuple[NDArray[Any], Positions]]:
     """Lay out one segment of one table; returns for every batch which of its rows are not hot, and where they are."""
-    # What earlier batches left there lies behind the hot rows too.
-    cold = [ids[places[ids] >= len(entry.hot)] for ids in batches]
+    cold = [ids[is_cold[ids]] for ids in batches]
     segment = layout.lay_out_segment(cold, entry.table.num_rows, seed=first)
     begin, row_bytes = entry.rows, entry.table.row_bytes
     entry.regions += layout.regions_of(begin, segment.groups, begin + len(segment.sources), row_bytes)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +115,14 @@ class SampledEpochs:
     def access_counts(self, number: int) -> NDArray[np.uint32]:
         """Count the batches that want each row of a table."""
         counts = np.zeros(list(self.tables.values())[number].num_rows, np.uint32)
-        for ids in self.batches(number):
-            count_uses(ids, counts)
+        edges = np.linspace(0, len(counts), len(os.sched_getaffinity(0)) + 1).astype(np.int64)
+
+        def count(part: tuple[int, int]) -> None:
+            for ids in self.batches(number):
+                count_uses(ids[slice(*np.searchsorted(ids, part))], counts)
+
+        with ThreadPoolExecutor(len(edges) - 1, "gids-pack") as threads:  # each counts a range of rows
+            list(threads.map(count, pairwise(edges)))
         return counts
 
 
