@@ -216,7 +216,7 @@ class DglWorkers(Mapped):
 
         if spec.get("setting", 0):  # threads of OpenMP's do not survive the fork of a worker
             dgl.utils.set_num_threads(1)
-        super().__init__(spec)
+        super().__init__(spec | {"advice": spec["advice"] or "random"})
         self.under_way = max(1, self.setting)
         self.graph = self.graph.formats("csc")  # or DGL would make two more for its workers
         features, inner = self.features, self.sampler
