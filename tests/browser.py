@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.resources import DEADLINE_S
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -13,7 +15,7 @@ def chromium() -> str:
     """Return the browser's path; skip where there is none and none can be installed."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if found is None:
-        subprocess.run([ROOT / ".ci" / "packages", "chromium"], check=False, timeout=250)
+        subprocess.run([ROOT / ".ci" / "packages", "chromium"], check=False, timeout=DEADLINE_S)
         found = shutil.which("chromium")
     if found is None:
         pytest.skip("NOT CHECKED IN A BROWSER: chromium is not installed and could not be installed here")
@@ -31,6 +33,6 @@ def browse(browser: str, profile: Path, *options: str) -> str:
         "--hide-scrollbars",
     ]
     command += [f"--user-data-dir={profile}", "--host-resolver-rules=MAP * ~NOTFOUND", *options]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert result.returncode == 0, result.stderr[-2000:]
     return result.stdout

@@ -8,6 +8,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+#: For a process that a test starts: only what hangs takes so long, also where other processes have the machine. Less than
+#: pytest's own for a test, so that the test says what it waited for.
+DEADLINE_S = 800
+
 
 def held() -> Counter[str]:
     """Threads and open files. The kernel's own workers for io_uring are not ours: they come and go as it likes."""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.packages import NO_DGL
+from tests.resources import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -31,7 +32,7 @@ def commands(text: str) -> list[list[str]]:
 def run(command: list[str], directory: Path) -> str:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "160"}
     result = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=240, check=False
+        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
     assert result.returncode == 0, f"{command}\n{result.stdout[-1500:]}\n{result.stderr[-3000:]}"
     return result.stdout

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.resources import DEADLINE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILES = sorted((ROOT / "docker").glob("Dockerfile.*"))
 
@@ -47,7 +49,9 @@ def test_scripts_parse(script):
 
 
 def run_script(*command):
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False, timeout=DEADLINE_S
+    )
 
 
 def test_bench_names_a_folder_that_it_cannot_write_to():

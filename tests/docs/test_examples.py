@@ -21,6 +21,7 @@ from gids.cli import main as command
 from gids.dataset import DatasetWriter
 from gids.models import GraphSAGE
 from tests.packages import NO_DGL
+from tests.resources import DEADLINE_S
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
 #: Run as torchrun runs it, by test_two_ranks.
@@ -155,7 +156,7 @@ def test_two_ranks(name: str, graph: str) -> None:
         )
         for rank in "01"
     ]
-    said = [process.communicate(timeout=240) for process in processes]
+    said = [process.communicate(timeout=DEADLINE_S) for process in processes]
     for rank, (process, (out, err)) in enumerate(zip(processes, said, strict=True)):
         assert process.returncode == 0, err[-2000:]
         assert f"rank {rank} of 2, epoch 1: loss " in out

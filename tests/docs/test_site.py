@@ -10,6 +10,7 @@ from urllib.parse import unquote, urldefrag, urlparse
 import pytest
 
 from tests.browser import browse, chromium
+from tests.resources import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-d", out / "doctrees"]
     result = subprocess.run(
-        [*command, ROOT / "docs", out / "html"], capture_output=True, text=True, timeout=280, check=False
+        [*command, ROOT / "docs", out / "html"], capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
     assert result.returncode == 0, result.stderr[-3000:]
     return out / "html"

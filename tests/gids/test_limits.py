@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gids.generate import communities
+from tests.resources import DEADLINE_S
 
 SCRIPT = """
 import hashlib, os, resource, sys
@@ -45,7 +46,7 @@ def dataset(tmp_path_factory):
 def run(dataset, before="", engine="auto", command=(), preexec=None):
     return subprocess.run(
         [*command, sys.executable, "-c", before + SCRIPT, str(dataset.path), engine],
-        capture_output=True, text=True, check=False, timeout=200, preexec_fn=preexec,
+        capture_output=True, text=True, check=False, timeout=DEADLINE_S, preexec_fn=preexec,
     )  # fmt: skip
 
 

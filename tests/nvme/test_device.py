@@ -15,6 +15,7 @@ from nvme_qemu import Machine, needs_qemu
 from gids import ConfigError, DeviceError, StorageError
 from gids.cuda.nvme_queues import READ, DeviceQueues
 from gids.nvme import Drives
+from tests.resources import DEADLINE_S
 
 pytestmark = [needs_qemu, pytest.mark.nvme, pytest.mark.xdist_group("nvme")]
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,7 +154,7 @@ def run_on_standin(script, argument):
     }
     command = [sys.executable, str(Path(__file__).parent / script), str(argument)]
     result = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=250
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=DEADLINE_S
     )
     assert result.returncode == 0, result.stderr[-4000:]
     return result.stdout.strip().splitlines()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.gids.cluster import rank_script
+from tests.resources import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -40,10 +41,10 @@ def run(graph, parts, tmp_path, end):
         for rank in range(2)
     ]
     try:
-        errors = [ranks[0].communicate(timeout=200)[1]]
+        errors = [ranks[0].communicate(timeout=DEADLINE_S)[1]]
         if end == "stop":
             ranks[1].send_signal(signal.SIGKILL)
-        errors.append(ranks[1].communicate(timeout=60)[1])
+        errors.append(ranks[1].communicate(timeout=DEADLINE_S)[1])
     finally:
         for rank in ranks:
             rank.kill()
@@ -103,7 +104,7 @@ def test_the_example_trains_under_torchrun(parts, tmp_path):
         )
         for node in range(2)
     ]
-    said = [node.communicate(timeout=200) for node in nodes]
+    said = [node.communicate(timeout=DEADLINE_S) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], said
     for rank, (out, _) in enumerate(said):
         assert out.startswith(f"rank {rank}: loss ")

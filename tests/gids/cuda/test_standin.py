@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.resources import DEADLINE_S
+
 pytest.importorskip("cuda.core", reason="cuda-core is not installed (tests/requirements.txt brings it)")
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -42,7 +44,7 @@ def environment():
 
 def run(environment, *command, **more):
     return subprocess.run(
-        command, env=environment | more, cwd=ROOT, capture_output=True, text=True, check=False, timeout=280
+        command, env=environment | more, cwd=ROOT, capture_output=True, text=True, check=False, timeout=DEADLINE_S
     )
 
 
@@ -58,7 +60,7 @@ def told(result):
 def test_cases(environment, name):
     result = run(
         environment, sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "python_files=case_*.py",
-        "--timeout=120", "-m", "not long", *map(str, PROCESSES[name]),
+        f"--timeout={DEADLINE_S}", "-m", "not long", *map(str, PROCESSES[name]),
     )  # fmt: skip
     assert result.returncode == 0, told(result)
     assert " passed" in result.stdout

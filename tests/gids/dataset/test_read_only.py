@@ -16,9 +16,10 @@ from gids.generate import communities
 from gids.storage.probe import probe_file
 from tests.gids.kg.graphs import make as make_triples
 from tests.gids.kg.graphs import random_triples
+from tests.resources import DEADLINE_S
 
 
-def unshare(script, *arguments, timeout=250):
+def unshare(script, *arguments, timeout=DEADLINE_S):
     """Run a shell script as root of a mount namespace of its own; skip where that is not allowed."""
     command = ["unshare", "--map-root-user", "--mount", "sh", "-e", "-c"]
     if (

@@ -19,6 +19,7 @@ pytest.importorskip("dgl", reason=NO_DGL)
 import dgl
 
 from gids.dataset import Dataset
+from tests.resources import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -77,7 +78,7 @@ def test_two_processes(bare_homogeneous: Any, homogeneous_dataset: Dataset, tmp_
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     arguments = [str(tmp_path), str(homogeneous_dataset.path)]
     result = subprocess.run(
-        [*command, *arguments], env=environment, capture_output=True, text=True, timeout=250, check=False
+        [*command, *arguments], env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
     assert result.returncode == 0, result.stderr[-3000:]
     ranks = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]

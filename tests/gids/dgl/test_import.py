@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.resources import DEADLINE_S
+
 ROOT = Path(__file__).resolve().parents[3]
 
 SCRIPT = """
@@ -28,5 +30,5 @@ print("done")
 def test_frameworks_stay_outside() -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", SCRIPT]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert result.stdout == "done\n", result.stderr

@@ -20,6 +20,7 @@ pytest.importorskip("dgl", reason=NO_DGL)
 import dgl
 
 from gids.dataset import DatasetWriter
+from tests.resources import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -66,7 +67,7 @@ def run_both(name: str, path: Path) -> tuple[list[str], list[str]]:
     ]
     printed = []
     for process in running:
-        out, errors = process.communicate(timeout=200)
+        out, errors = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0, errors[-3000:]
         printed.append(out.splitlines())
     return printed[0], printed[1]

@@ -18,6 +18,7 @@ from gids.bench.epoch_regime import FINALISTS
 from gids.bench.epoch_worker import clocked, verified
 from gids.errors import ConfigError
 from tests.packages import NO_DGL
+from tests.resources import DEADLINE_S
 
 
 def test_without_dgl_it_says_so_at_once(monkeypatch):
@@ -92,7 +93,7 @@ def test_quick_run():
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            out, errors = process.communicate(timeout=250)
+            out, errors = process.communicate(timeout=DEADLINE_S)
         finally:
             process.kill()
     assert process.returncode == 0, errors[-3000:]

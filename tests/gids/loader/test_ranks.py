@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.resources import DEADLINE_S
+
 
 @pytest.mark.slow
 def test_torchrun_with_two_processes(graph, tmp_path):
     script = Path(__file__).with_name("ddp_script.py")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [*launch, str(script), str(graph.path), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     results = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
     # 161 seeds in chunks of 16: ten whole ones, and one seed that only one rank can have.

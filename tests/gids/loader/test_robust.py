@@ -21,7 +21,7 @@ from gids._native import huge_bytes
 from gids.errors import StorageError
 from gids.report.growth import resident_bytes
 from gids.storage import StorageOptions
-from tests.resources import gids_threads, held, threads_left
+from tests.resources import DEADLINE_S, gids_threads, held, threads_left
 
 from .conftest import make, same
 
@@ -119,7 +119,7 @@ def test_the_memory_of_a_graph_goes_back_to_the_system():
 def test_many_epochs_left_early_use_no_more_memory_threads_or_files(graph):
     # In a process of its own: threads and files are counted for the whole process, other tests' included.
     command = [sys.executable, "-c", LEFT_EARLY, str(graph.path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     held, left, growth = done.stdout.split(";")
     assert int(held) > 5  # the standard streams, the loader's own threads and files
     assert left == "{}"
@@ -237,7 +237,11 @@ print("end")
 
 def test_the_interpreter_ends_in_the_middle_of_an_epoch(graph):
     done = subprocess.run(
-        [sys.executable, "-c", UNFINISHED, str(graph.path)], capture_output=True, text=True, timeout=240, check=False
+        [sys.executable, "-c", UNFINISHED, str(graph.path)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 

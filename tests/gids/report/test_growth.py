@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from gids.report import growth
+from tests.resources import DEADLINE_S
 
 METERED = """
 import mmap, sys, time
@@ -31,7 +32,7 @@ print(meter.growth_bytes)
 def test_the_memory_meter_sees_growth_into_free_memory_and_a_peak_that_is_gone_at_the_end() -> None:
     # In a process of its own: what other tests left may free memory while this one measures.
     command = [sys.executable, "-c", METERED, str(Path(growth.__file__).parent)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     into_free, passing = map(int, done.stdout.split())
     assert 60 << 20 < into_free < 70 << 20
     assert 60 << 20 < passing < 140 << 20
@@ -49,7 +50,7 @@ def test_the_peak_of_a_process_is_its_own_and_not_that_of_the_large_process_whic
     ballast = 640 << 20
     with mmap.mmap(-1, ballast, flags=mmap.MAP_PRIVATE | mmap.MAP_POPULATE):
         command = [sys.executable, "-c", PEAKS, str(Path(growth.__file__).parent)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
     peak, as_getrusage_says = map(int, done.stdout.split())
     assert as_getrusage_says >= ballast  # why /proc is read
     assert 4 << 20 < peak < ballast

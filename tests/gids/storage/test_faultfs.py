@@ -12,6 +12,7 @@ from storage_tables import ENGINES, make_table, raw
 from gids import RowTable, StorageError, Stripe
 from gids.storage import RowReader, StorageOptions
 from tests.faultfs import mounted
+from tests.resources import DEADLINE_S
 
 FROM_DISK = [name for name in ("uring", "pread", "mmap") if name in ENGINES]
 ROWS = np.arange(0, 1000, 7)
@@ -103,7 +104,7 @@ def test_a_hung_server(tmp_path, engine):
         print("go", file=process.stdin, flush=True)
         said = json.loads(process.stdout.readline())
         faults.set()  # until then, the kernel does not let a process go that waits for a server's answer
-        process.communicate(timeout=100)
+        process.communicate(timeout=DEADLINE_S)
     assert said["error"].startswith("read timed out")
     assert said["path"] == str(path)
     assert process.returncode == 0

@@ -14,6 +14,7 @@ import torch
 
 from gids.errors import ConfigError
 from gids.tiers.shared import SharedTensor, sweep
+from tests.resources import DEADLINE_S
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -72,7 +73,7 @@ SharedTensor("filling", (3, 4), torch.float32, fill, Path(sys.argv[1]))
 
 def run_python(script, *arguments):
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=280)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=DEADLINE_S)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import torch
 
 from gids.errors import ConfigError, StorageError
 from gids.tiers.shared import SharedTensor
+from tests.resources import DEADLINE_S
 
 SHAPE = (3, 4)
 
@@ -69,7 +70,7 @@ assert not other.filled_here
 other.close()
 """
     command = [sys.executable, "-c", script, str(tmp_path)]
-    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=DEADLINE_S)
     assert (result.returncode, result.stderr) == (0, "")
     assert list(tmp_path.iterdir()) == [], "what was still open goes when the program ends"
 

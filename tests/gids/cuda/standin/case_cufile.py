@@ -140,7 +140,8 @@ def test_what_cufile_wants_later_is_submitted_again(tmp_path):
 
 
 def test_no_answer_in_time_is_cancelled(tmp_path, monkeypatch):
-    monkeypatch.setattr(slots, "OPTIONS", StorageOptions(merge_gap_bytes=0, max_io_bytes=64 << 10, timeout_s=0.3))
+    # Reads that are answered must be in time too, on a busy machine.
+    monkeypatch.setattr(slots, "OPTIONS", StorageOptions(merge_gap_bytes=0, max_io_bytes=64 << 10, timeout_s=1.5))
     table, values = slots.make_table(tmp_path, "float32", 1024)
     batches, setup = slots.make_batches(), Setup(table, 40, "lru", slots.ROWS)
     inject(stuck=7)
