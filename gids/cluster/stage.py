@@ -29,8 +29,8 @@ from gids.units import format_bytes, parse_bytes
 
 #: Bytes of one request, and bytes after which what has come is forced to disk and noted.
 RANGE_BYTES, CHECKPOINT_BYTES = 8 << 20, 256 << 20
-#: Parts that an object may be sent in, by S3's rules, with room to spare.
-MOST_PARTS = 9000
+#: Parts that an object may be sent in, by S3's rules, with room to spare; each but the last has at least 5 MiB there.
+MOST_PARTS, LEAST_PART_BYTES = 9000, 8 << 20
 #: How often a range is asked for again that does not have its checksum.
 TRIES = 2
 #: Object that says which dataset is being sent, until all of it is there.
@@ -133,7 +133,7 @@ class _Store:
 
     def put(self, name: str, data: Path | bytes, size_bytes: int, threads: int) -> None:
         """Send an object, large ones in parts side by side."""
-        part = max(RANGE_BYTES, -(-size_bytes // MOST_PARTS))
+        part = max(LEAST_PART_BYTES, -(-size_bytes // MOST_PARTS))
         try:
             with self._named(name):
                 self._obstore.put(self._store, name, data, chunk_size=part, max_concurrency=threads)

@@ -81,8 +81,12 @@ def test_there_and_back(dataset, tmp_path, s3, capsys):
     assert verify(back) == []
     assert all(s.path.is_relative_to(back.path) for stored in back.manifest.tables() for s in stored.table.stripes)
     stage(dataset.path, f"{s3}/there")  # all of it is there
+    another = tmp_path / "another"
+    with DatasetWriter(another) as writer:
+        writer.add_nodes(3)
+        writer.finish()
     with pytest.raises(DatasetError, match=r"s3://data/there exists; choose another place"):
-        stage(gids.generate(tmp_path / "another", num_nodes=50).path, f"{s3}/there")
+        stage(another, f"{s3}/there")
 
 
 def url_of(path):
@@ -143,22 +147,23 @@ def test_a_cut_sending_goes_on_and_is_no_dataset_until_it_ends(dataset, tmp_path
 def test_damage_is_found_on_the_way(dataset, tmp_path):
     url = url_of(tmp_path / "objects")
     stage(dataset.path, url)
-    file = tmp_path / "objects/nodes/_N/features/padded.bin"
+    file = tmp_path / "objects/parts/_N/padded/0"
     data = bytearray(file.read_bytes())
-    data[64 * 1234 + 3] ^= 1
+    data[64 * 40 + 3] ^= 1
     file.write_bytes(data)
-    with pytest.raises(DatasetError, match=r"_N/padded of file://.* is damaged in rows 1224 to 1259"):
+    with pytest.raises(DatasetError, match=r"_N/padded of file://.* is damaged in rows 36 to 71"):
         stage(url, tmp_path / "back")
-    file.write_bytes(data[: 64 * 2000])
-    with pytest.raises(DatasetError, match=r"padded\.bin"):
+    data[64 * 40 + 3] ^= 1
+    file.write_bytes(data[: len(data) // 2])
+    with pytest.raises(DatasetError, match="_N/padded/0"):
         stage(url, tmp_path / "back")
     sums = tmp_path / "objects/checksums/nodes/_N/features/padded.xxh3"
     sums.write_bytes(sums.read_bytes()[:-1] + b"?")
     with pytest.raises(DatasetError, match=r"padded\.xxh3 is damaged: it is not what the manifest names"):
         stage(url, tmp_path / "again")
-    damaged = dataset.path / "nodes/_N/features/padded.bin"
-    damaged.write_bytes(bytes(100) + damaged.read_bytes()[100:])
-    with pytest.raises(DatasetError, match="padded is damaged in row"):
+    damaged = dataset.path / "nodes/_N/labels.bin"
+    damaged.write_bytes(bytes([1]) * 100 + damaged.read_bytes()[100:])
+    with pytest.raises(DatasetError, match="labels is damaged in row"):
         stage(dataset.path, url_of(tmp_path / "second"))
     assert not (tmp_path / "second/manifest.json").exists()
     assert not (tmp_path / "back").exists()
