@@ -149,7 +149,7 @@ class TierOpener:
 
     @staticmethod
     def add_hosts(tiers: Tiers, hosts: Mapping[TableKey, HostBuffer]) -> None:
-        """Give open stores the host buffers that were filled meanwhile."""
+        """Add the host buffers that were filled meanwhile to open stores."""
         for key, host in hosts.items():
             tiers.stores[key].add_host_buffer(host)
 

@@ -87,7 +87,7 @@ def test_generate_kinds(tmp_path, run):
         (["convert", "{tmp}", "{tmp}/out", "--from", "arrays"], 1, "edges of"),
         (["convert", "{tmp}", "{tmp}/out", "--from", "ogb", "--trust"], 1, "--trust is an option of pyg"),
         (["convert", "{tmp}", "{tmp}/out", "--from", "ogb", "--nodes", "5"], 1, "--nodes is an option of arrays"),
-        (["convert", "{tmp}", "{tmp}/out", "--from", "parquet"], 2, "invalid choice"),
+        (["convert", "{tmp}", "{tmp}/out", "--from", "avro"], 2, "invalid choice"),
     ],
 )
 def test_user_errors(tmp_path, run, words, code, message):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gids.cli import main
 from gids.convert import ConvertOptions, LocalWorkers, RayWorkers, convert, spread
 from gids.convert.workers import task_memory
 from gids.dataset import checksum
@@ -160,9 +161,10 @@ def test_ray(tmp_path):
     pytest.importorskip("ray", reason="ray is not installed: pip install 'gids[ray]'")
     source = save(tmp_path / "in")
     convert(source, tmp_path / "one")
+    words = ["--ray", "local", "--workers", "2", "--task-memory", "1MiB", "--quiet"]
     with RayWorkers("local", 2, "1MiB") as workers:
         assert workers.count == 2
-        convert(source, tmp_path / "many", options=ConvertOptions(workers=workers))
+        assert main(["convert", str(source), str(tmp_path / "many"), *words]) == 0  # joins Ray where it runs
         assert same_files(tmp_path / "one", tmp_path / "many")
         pairs = np.load(source / "edges.npy")
         pairs[0, 77] = -5
