@@ -134,8 +134,9 @@ def bars_of(
 ) -> Iterator[Bar]:
     """Yield the promises of one door.
 
-    A process that imports a framework, or holds a DGL graph of the user's own, is larger before there is a loader: what the
-    loader adds is a promise of its own, and the report says where the rest of the ratio is from. No bound proves that a
+    Every process has imported what training takes (an optimizer). One that imports a framework too, or holds a DGL graph of
+    the user's own, is larger before there is a loader: what the loader adds beside that graph, which its budget counts, is a
+    promise of its own, and the report says where the rest of the ratio is from. No bound proves that a
     loader could not add less, so that a miss is one.
     """
     added = (resident[name] - before[name]) / (resident[PLAIN] - before[PLAIN])

@@ -120,6 +120,11 @@ class DglFeed:
         topology = graph.topology.resident_bytes() if isinstance(graph, DatasetGraph) else 0
         return topology, self._source.labels_bytes
 
+    @property
+    def borrowed_bytes(self) -> int:
+        """Host memory of DGL's graph."""
+        return graph_bytes(self._target.graph)
+
     def first(self) -> tuple[Work, int] | None:
         """Sample one batch, where that changes none of an epoch's."""
         return None if self._first is None else (self.sample(self._first()), 0)
@@ -263,6 +268,11 @@ class BlockFeed:
         return (self._inner.standing_bytes[0] if owned else 0), self._source.labels_bytes
 
     @property
+    def borrowed_bytes(self) -> int:
+        """Host memory of DGL's graph."""
+        return graph_bytes(self._target.graph)
+
+    @property
     def num_batches(self) -> int:
         """Batches of an epoch."""
         return self._inner.num_batches
@@ -359,6 +369,18 @@ def tables_asked_for(sampler: Sampler, source: Source, seeds: Mapping[str, Tenso
     sampler.assign_lazy_features((input_nodes, one, blocks))
     asked = dict.fromkeys(column.key for block in blocks for column in lazy_columns(block) if source.has(column.key))
     return list(asked)
+
+
+def graph_bytes(graph: Any) -> int:
+    """Return the host memory of a DGL graph's edges in the formats that it has; numbers that it gives edges not included."""
+    if isinstance(graph, DatasetGraph) or graph.device.type != "cpu":
+        return 0
+    found = 0
+    for kind in graph.formats()["created"]:
+        for source, name, target in graph.canonical_etypes:
+            edges, rows = graph.num_edges((source, name, target)), graph.num_nodes(source if kind == "csr" else target)
+            found += graph.idtype.itemsize * (2 * edges if kind == "coo" else edges + rows + 1)
+    return found
 
 
 def with_features(batch: Any, features: Mapping[Any, Tensor]) -> Any:

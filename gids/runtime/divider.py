@@ -25,7 +25,7 @@ from gids.budget import (
     local_processes,
 )
 from gids.errors import ConfigError
-from gids.runtime.feed import Feed, KeepsLists
+from gids.runtime.feed import BorrowsGraph, Feed, KeepsLists
 from gids.runtime.options import RuntimeOptions, SpillOptions
 from gids.runtime.preparation import PROFILED_SHARE, Observed, Prepared, PreparedFile, identity_of
 from gids.runtime.ranking import RANDOM
@@ -39,7 +39,7 @@ from gids.tiers import HotRows, parse_policy
 from gids.tiers.policies import Window
 from gids.tiers.store import output_dtype
 from gids.types import TableKey
-from gids.units import parse_bytes
+from gids.units import format_bytes, parse_bytes
 
 #: Batches of a graph on disk that are sampled at once: some wait for the disk while others work.
 DISK_SAMPLE_WORKERS = 4
@@ -71,10 +71,14 @@ class Divider:
         self._first: Demand | None = None
         self._scratch_bytes = 0
         self._standing_bytes = (0, 0)
+        self._beside_bytes = 0  # of a graph of the user's own that the budget has no room for
         self._spill_failed = False
 
     def by_rule(self, first: Work, scratch_bytes: int = 0) -> Division:
         """Divide by the first sampled batch; refuses too small a budget.
+
+        A graph of the user's own is part of a budget that the user gave, as the loader's own is, so that it means the
+        same in every door; where there is no room for it, it stands beside the budget.
 
         Parameters
         ----------
@@ -85,7 +89,18 @@ class Divider:
         """
         self.tables = {key: self._feed.tables[key] for key in first.rows}
         self._scratch_bytes = scratch_bytes
-        self._standing_bytes = self._feed.standing_bytes  # once: tables of the sampler grow a little later on
+        topology_bytes, labels_bytes = self._feed.standing_bytes  # once: tables of the sampler grow a little later on
+        borrowed = self._feed.borrowed_bytes if isinstance(self._feed, BorrowsGraph) else 0
+        if borrowed and self._options.budget is not None:  # what is half of the rest otherwise leaves it out
+            self._standing_bytes = (topology_bytes + borrowed, labels_bytes)
+            try:
+                return self._divide_first(first)
+            except ConfigError:
+                self._beside_bytes = borrowed
+        self._standing_bytes = (topology_bytes, labels_bytes)
+        return self._divide_first(first)
+
+    def _divide_first(self, first: Work) -> Division:
         rows = {key: len(ids) for key, ids in first.rows.items()}
         self._first = self._demand(rows, first.size_bytes, first.made_bytes)
         on_disk = isinstance(self._feed, KeepsLists) and self._feed.topology.disk_memory is not None
@@ -215,7 +230,7 @@ class Divider:
         return home if home is not None and home.is_dir() else Path(tempfile.gettempdir())
 
     def _divide(self, demand: Demand, profiled: Profiled | None) -> Division:
-        return divide(
+        found = divide(
             self._memory,
             demand,
             self.tables,
@@ -227,6 +242,10 @@ class Divider:
             merge_gap_bytes=self._options.reading.merge_gap_bytes,
             popularity=self._wanted_popularity(),
         )
+        if not self._beside_bytes:
+            return found
+        beside = f"a graph of {format_bytes(self._beside_bytes)} stands beside the budget, which has no room for it"
+        return replace(found, reasons=(*found.reasons, beside))
 
     def _request(self) -> Request:
         directory = self.spill_directory
@@ -298,6 +317,7 @@ class Divider:
             "gap": self._options.reading.merge_gap_bytes,
             "processes": local_processes(),
             "drives": self.drives,
+            "standing": self._standing_bytes,
             "lists": [self._options.memory.topology_budget, self.lists is not None],
             "spill": [str(self._options.spill), None if self._options.spill is None else str(self.row_spill_directory)],
         }

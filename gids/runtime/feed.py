@@ -89,3 +89,12 @@ class KeepsLists(Protocol):
     @property
     def lists(self) -> ListMemory | None:
         """The lists that are left to the budget; None where the graph is in memory or the user gave its memory."""
+
+
+@runtime_checkable
+class BorrowsGraph(Protocol):
+    """A feed that samples a graph of the user's own, which was in memory before there was a loader."""
+
+    @property
+    def borrowed_bytes(self) -> int:
+        """Host memory of that graph."""

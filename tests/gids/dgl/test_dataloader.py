@@ -305,6 +305,23 @@ def test_a_budget_too_small_says_the_minimum(bare_homogeneous: Any, homogeneous_
 
 
 @pytest.mark.parametrize("make", [dgl.dataloading.NeighborSampler, NeighborSampler], ids=["dgl", "gids"])
+@pytest.mark.parametrize(("budget", "counted"), [("64MiB", True), ("1100KiB", False), (None, False)])
+def test_a_graph_of_the_users_is_part_of_a_budget_that_has_room_for_it(
+    homogeneous_dataset: Dataset, make: Any, budget: str | None, counted: bool
+) -> None:
+    sources, targets = torch.randint(0, homogeneous_dataset.num_nodes(), (2, 20_000))
+    graph = dgl.graph((sources, targets), num_nodes=homogeneous_dataset.num_nodes()).formats("csc")
+    edge_bytes = 8 * 20_000
+    sampler = make([3], prefetch_node_feats=["feat"])
+    with DataLoader(graph, torch.arange(64), sampler, batch_size=8, gids=homogeneous_dataset, budget=budget) as loader:
+        list(loader)
+        stats = loader.stats()
+        assert (edge_bytes < stats.memory.topology < 1.2 * edge_bytes) if counted else stats.memory.topology == 0
+        said = any("stands beside the budget" in reason for reason in stats.reasons)
+        assert said == (budget is not None and not counted)
+
+
+@pytest.mark.parametrize("make", [dgl.dataloading.NeighborSampler, NeighborSampler], ids=["dgl", "gids"])
 def test_a_sampler_that_asks_for_nothing_is_told_what_to_add(
     homogeneous: Any, bare_homogeneous: Any, homogeneous_dataset: Dataset, make: Any
 ) -> None:
