@@ -58,6 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever reads what is printed has seen enough (gids info DATASET | head -1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
         return EXIT_OK
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # rich has met it, and makes it an exit with 1
+            return EXIT_OK
+        raise
     finally:
         if argv is None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command has ended; the interpreter ends in peace

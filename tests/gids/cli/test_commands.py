@@ -246,8 +246,11 @@ def test_help_is_quick_and_a_typo_lists_the_names(tmp_path, run):
     assert "unrecognized arguments: --jsno" in err
 
 
-def test_whoever_reads_one_line_is_no_error(dataset):
-    """``gids info DATASET | head -1``: the reader goes while there is more to print."""
-    command = f"{sys.executable} -m gids info {dataset.path} --json | head -1; exit ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize("option", ["", "--json"])
+def test_whoever_reads_one_line_is_no_error(dataset, option):
+    """``gids info DATASET | head -1``: the reader goes while there is more to print, by rich or by ``print``."""
+    command = f"{sys.executable} -m gids info {dataset.path} {option} | head -1; exit ${{PIPESTATUS[0]}}"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stdout, result.stderr) == (0, "{\n", "")
+    first = "{\n" if option else f"{dataset.path}  "
+    assert (result.returncode, result.stdout[: len(first)], result.stderr) == (0, first, "")
+    assert result.stdout.count("\n") == 1
