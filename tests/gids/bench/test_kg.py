@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from gids import OrderOptions
 from gids.bench.kg_contenders import EqualSlices, equal_loader, hit_ratios
 from gids.cli import main
 from gids.convert.kg import KgOptions
@@ -21,7 +22,7 @@ def dataset(tmp_path_factory):
 def test_contenders_give_the_same_subgraphs(dataset, tmp_path):
     queries = dataset.knowledge.queries("train")[:48]
     heads = np.ascontiguousarray(queries[:, 0])
-    options = {"batch_size": 16, "shuffle": False, "budget": "64MiB"}
+    options = {"batch_size": 16, "order": OrderOptions(shuffle=False), "budget": "64MiB"}
     with Graph(dataset, on_disk=True) as graph, Slices(graph, tmp_path / "s", hops=2, slice_bytes=1024) as slices:
         equal = EqualSlices(graph, tmp_path / "equal", 2, 128)
         equal.prepare(heads)

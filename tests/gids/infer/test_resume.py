@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import gids
-from gids.dataset import DatasetWriter
+from gids.dataset import DatasetWriter, table_writer
 from gids.dataset.table_writer import TableWriter
 from gids.errors import DatasetError, StorageError
 from gids.infer import results
@@ -66,7 +66,7 @@ def killed_at(number, monkeypatch, calls):
         monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
 
 
-STEPS = [(TableWriter, "_write"), (TableWriter, "_checkpoint"), (DatasetWriter, "finish"), (shutil, "rmtree")]
+STEPS = [(table_writer, "_write"), (TableWriter, "_checkpoint"), (DatasetWriter, "finish"), (shutil, "rmtree")]
 
 
 COMPUTES = [(InOrderSweep, "computed"), (LayerSweep, "_run_layer")]

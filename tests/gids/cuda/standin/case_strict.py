@@ -383,9 +383,12 @@ def test_a_function_of_the_host_must_not_call_the_driver(session, capfd):
 
 def test_a_function_of_the_host_is_not_called_after_an_error_and_who_waits_for_it_is_told(session, recover):
     values = np.zeros(8, np.int64)
+    array = session.empty(4, np.int64)
+    release = hold(session)  # until everything is queued: what comes after the error is refused at once
     session.launch("set_values", 8, np.int64(7), np.int64(8), DeviceArray(values.ctypes.data, (8,), np.int64, values))
     _, done = call_later(session, lambda: 0)
-    arrival = session.download_later([session.empty(4, np.int64)])
+    arrival = session.download_later([array])
+    release.set()
     with pytest.raises(DeviceError, match="ILLEGAL_ADDRESS"):
         arrival.wait()
     assert not done.is_set()
