@@ -76,6 +76,7 @@ def page_bytes_of(cold: Sequence[Ids], nodes: int, segment: int) -> list[int]:
     """Return the bytes of pages that each batch reads under a layout with segments of so many batches."""
     found = []
     for begin in range(0, len(cold), segment):
-        laid_out = layout.lay_out_segment(cold[begin : begin + segment], nodes, seed=begin)
-        found += [layout.pages_bytes(where, ROW_BYTES) for where in laid_out.positions]
+        part = cold[begin : begin + segment]
+        laid_out = layout.Segment(part, nodes, seed=begin)
+        found += [layout.pages_bytes(laid_out.add(ids)[0], ROW_BYTES) for ids in part]
     return found

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from gids.dataset.packed import BATCH, POSITIONS, SAMPLES, encode_positions
 from gids.dataset.table_writer import Progress
 from gids.pack import layout
 from gids.pack.recipe import Packable, count_batches
-from gids.pack.sampled import Appended, SampledEpochs
+from gids.pack.sampled import Appended, ColdBatches, SampledEpochs
 from gids.table import RowTable
 
 Positions = NDArray[np.int64]
@@ -25,6 +25,8 @@ Places = NDArray[Any]  # int32 or int64
 
 #: Room for the manifest, the journal, and the records of regions that hold hot or shared rows.
 MANIFEST_BYTES = 32 << 10
+#: Batches that are laid out before the positions of the first of them are written.
+BATCHES_AHEAD = 8
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,6 @@ def arrange(
         for table, rows, accesses in zip(tables, hot, sampled.accesses, strict=True)
     ]
     is_cold = [_is_cold(entry) for entry in arranged]
-    wanted = [sampled.batches(number) for number in range(len(tables))]
     sources = [Appended(build.work / f"source-{number}.bin") for number in range(len(tables))]
     counted = _Counted(len(sampled.records), per_epoch)
     for entry, file in zip(arranged, sources, strict=True):
@@ -190,24 +191,41 @@ def arrange(
         groups = np.flatnonzero(np.append(True, np.diff(entry.hot.uses) != 0)[: len(entry.hot)])
         entry.regions += layout.regions_of(0, groups, len(entry.hot), entry.table.row_bytes)
     positions = _PositionsWriter(build, recipe, sampled, arranged)
-    written: Future[None] | None = None  # of the segment before: one is written while the next is laid out
+    writing: deque[Future[None]] = deque()  # on a thread of its own, while the next batches are laid out
+    thread = ThreadPoolExecutor(1, "gids-pack")
     try:
-        with ThreadPoolExecutor(1, "gids-pack") as thread:
-            for begin in range(0, len(sampled.records), segment):
-                end = min(begin + segment, len(sampled.records))
-                found = [
-                    _arrange_segment(entry, cold, list(islice(batches, end - begin)), file, counted, begin)
-                    for entry, cold, batches, file in zip(arranged, is_cold, wanted, sources, strict=True)
-                ]
-                if written is not None:
-                    written.result()
-                written = thread.submit(positions.write, begin, end, found)
+        for begin in range(0, len(sampled.records), segment):
+            end = min(begin + segment, len(sampled.records))
+            cold = [ColdBatches(sampled, number, which, begin, end) for number, which in enumerate(is_cold)]
+            segments = [
+                layout.Segment(batches, entry.table.num_rows, seed=begin)
+                for entry, batches in zip(arranged, cold, strict=True)
+            ]
+            for found, file in zip(segments, sources, strict=True):
+                file.append(found.cached.tobytes())
+            for batch, *wanted in zip(range(begin, end), *cold, strict=True):
+                chunks = []
+                for number, (entry, ids) in enumerate(zip(arranged, wanted, strict=True)):
+                    where, own = segments[number].add(ids)
+                    sources[number].append(own.tobytes())
+                    where += entry.rows
+                    counted.add(batch, sampled.num_rows(number, batch), where, entry.table.row_bytes)
+                    chunks.append((ids, where))
+                writing.append(thread.submit(positions.write, batch, chunks))
+                if len(writing) > BATCHES_AHEAD:
+                    writing.popleft().result()
                 if progress is not None:
-                    progress("layout", end, len(sampled.records))
-            if written is not None:
-                written.result()
+                    progress("layout", batch + 1, len(sampled.records))
+            for entry, found in zip(arranged, segments, strict=True):
+                entry.regions += layout.regions_of(
+                    entry.rows, found.groups, entry.rows + found.rows, entry.table.row_bytes
+                )
+                entry.rows += found.rows
+        while writing:
+            writing.popleft().result()
         positions.sync()
     finally:
+        thread.shutdown(cancel_futures=True)  # waits for one batch at most
         for file in sources:
             file.close()
         positions.close()
@@ -224,19 +242,20 @@ class _PositionsWriter:
         self._file = Appended(build.partial / POSITIONS)
         self._samples = (build.partial / SAMPLES).open("rb")
 
-    def write(self, begin: int, end: int, found: list[list[tuple[NDArray[Any], Positions]]]) -> None:
-        """Write those of batches ``begin..end``: of every table, rows that are not hot and where they are."""
-        for record, *chunks in zip(self._sampled.records[begin:end], *found, strict=True):
-            if record["sample_bytes"]:
-                self._samples.seek(int(record["sample_offset"]))
-                rows = self._recipe.rows(self._samples.read(int(record["sample_bytes"])))
-                ordered = [
-                    _positions(place, cold, where, rows[key].numpy())
-                    for key, place, (cold, where) in zip(self._sampled.tables, self._places, chunks, strict=True)
-                ]
-                data = encode_positions(ordered, self._dtypes)
-                record["positions_offset"] = self._file.append(data)
-                record["positions_bytes"], record["positions_hash"] = len(data), xxhash.xxh3_64_intdigest(data)
+    def write(self, batch: int, chunks: list[tuple[NDArray[Any], Positions]]) -> None:
+        """Write those of a batch; ``chunks``: of every table, rows that are not hot, and where they are."""
+        record = self._sampled.records[batch]
+        if not record["sample_bytes"]:
+            return
+        self._samples.seek(int(record["sample_offset"]))
+        rows = self._recipe.rows(self._samples.read(int(record["sample_bytes"])))
+        ordered = [
+            _positions(place, cold, where, rows[key].numpy())
+            for key, place, (cold, where) in zip(self._sampled.tables, self._places, chunks, strict=True)
+        ]
+        data = encode_positions(ordered, self._dtypes)
+        record["positions_offset"] = self._file.append(data)
+        record["positions_bytes"], record["positions_hash"] = len(data), xxhash.xxh3_64_intdigest(data)
 
     def sync(self) -> None:
         """Force everything to disk."""
@@ -261,27 +280,6 @@ def _places(entry: ArrangedTable, accesses: int) -> Places:
     places = np.full(entry.table.num_rows, np.iinfo(dtype).max, dtype)
     places[entry.hot.rows] = np.arange(len(entry.hot))
     return places
-
-
-def _arrange_segment(
-    entry: ArrangedTable,
-    is_cold: NDArray[np.bool_],
-    batches: list[NDArray[Any]],
-    file: Appended,
-    counted: _Counted,
-    first: int,
-) -> list[tuple[NDArray[Any], Positions]]:
-    """Lay out one segment of one table; returns for every batch which of its rows are not hot, and where they are."""
-    cold = [ids[is_cold[ids]] for ids in batches]
-    segment = layout.lay_out_segment(cold, entry.table.num_rows, seed=first)
-    begin, row_bytes = entry.rows, entry.table.row_bytes
-    entry.regions += layout.regions_of(begin, segment.groups, begin + len(segment.sources), row_bytes)
-    entry.rows += len(segment.sources)
-    file.append(segment.sources.astype("<i8").tobytes())
-    positions = [where + begin for where in segment.positions]
-    for number, (ids, where) in enumerate(zip(batches, positions, strict=True)):
-        counted.add(first + number, len(ids), where, row_bytes)
-    return list(zip(cold, positions, strict=True))
 
 
 def _positions(places: Places, cold: NDArray[Any], where: Positions, rows: NDArray[np.int64]) -> Places:

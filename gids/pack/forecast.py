@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 import time
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -24,6 +23,7 @@ from gids.pack.layout import distinct_rows
 from gids.pack.maker import MEMORY, Packing, Trial, disk_limit, rows_bytes_in
 from gids.pack.materialise import block_bytes
 from gids.pack.recipe import Recipe, count_batches, iter_pieces
+from gids.pack.scratch import remove_orphans, trial_directory
 from gids.runtime.options import MemoryOptions
 from gids.storage import load_curve
 from gids.storage.write_probe import probe_writes
@@ -158,8 +158,9 @@ def forecast(
     on_disk = int(look.rows_bytes(segment, hot_rows, total))
     written = hot_bytes + on_disk
     curve = load_curve(next(iter(tables.values())).stripes[0].path)
-    with tempfile.TemporaryDirectory(prefix=".gids-pack-", dir=home) as scratch:
-        write_rate = probe_writes(Path(scratch)).write
+    remove_orphans(home)
+    with trial_directory(home) as scratch:
+        write_rate = probe_writes(scratch).write
 
         def moved_s(read_bytes: float, written_bytes: float) -> float:
             return read_bytes / curve.bandwidth + written_bytes / write_rate
@@ -169,7 +170,7 @@ def forecast(
         batches = min(total, max(2, segment * max(1, min(fit, count_batches(recipe) // segment))))
         held = min(1.0, TRIAL_HOT_BYTES / max(1, hot_bytes))
         trial = Trial(batches, segment, [rows.first(int(held * len(rows))) for rows in hot_rows])
-        tried, first_s, again_s = _try_packed(recipe, Path(scratch) / "trial", trial, budget, memory)
+        tried, first_s, again_s = _try_packed(recipe, scratch / "trial", trial, budget, memory)
     seconds = tried.facts["seconds"]
     # What copying takes beside the disk's own time, as the trial, which passes over the same tables, took it.
     beside = max(1.0, seconds["rows"] / moved_s(tried.facts["bytes_read"], tried.facts["bytes_written"]))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +20,19 @@ HASHES = 8
 #: Rows with one signature that take at least so much are written as they come; fewer are held until the pass ends.
 APPENDED_BYTES = 256 << 10
 PLACED_BYTES = 1 << 20
-#: Ids that are sorted at once to find the rows that batches of a segment share.
-SORTED_IDS = 16 << 20
+#: Rows whose uses are sorted into a histogram at once.
+COUNTED_ROWS = 4 << 20
 PAGE_BYTES = 4096
+
+
+class Batches(Protocol):
+    """Rows of several batches, which may be read anew each time they are gone through: all of them can be many."""
+
+    def __len__(self) -> int:
+        """Count the batches."""
+
+    def __iter__(self) -> Iterator[Ids]:
+        """Yield the rows of each batch, ascending."""
 
 
 def choose_hot(counts: NDArray[np.uint32], most_rows: int) -> Positions:
@@ -39,12 +47,12 @@ def choose_hot(counts: NDArray[np.uint32], most_rows: int) -> Positions:
     """
     if most_rows <= 0:
         return np.empty(0, np.int64)
-    candidates = np.flatnonzero(counts >= 2)
-    if len(candidates) > most_rows:
-        by_count = np.bincount(counts[candidates])
-        at_least = np.cumsum(by_count[::-1])[::-1]  # rows that are wanted so often, or more
-        threshold = int(np.flatnonzero(at_least >= most_rows)[-1])  # the last rows that fit are wanted so often
-        candidates = candidates[counts[candidates] >= threshold]
+    by_count: NDArray[np.int64] = np.zeros(int(counts.max(initial=0)) + 1, np.int64)
+    for first in range(0, len(counts), COUNTED_ROWS):  # not at once: it takes eight bytes for each
+        by_count += np.bincount(counts[first : first + COUNTED_ROWS], minlength=len(by_count))
+    at_least = np.cumsum(by_count[::-1])[::-1]  # rows that are wanted so often, or more
+    enough = np.flatnonzero(at_least >= most_rows)  # the last rows that fit are wanted so often
+    candidates = np.flatnonzero(counts >= max(2, int(enough[-1]) if len(enough) else 0))
     uses = counts[candidates]
     descending = uses.max(initial=0) - uses
     if not descending.max(initial=0) >> 16:
@@ -103,18 +111,17 @@ def smallest_segment(count: int, size_bytes: Callable[[int], int], limit_bytes: 
     return high
 
 
-def shared_rows(batches: Sequence[Ids], num_rows: int) -> Ids:
+def shared_rows(batches: Batches, num_rows: int) -> Ids:
     """Return the rows that at least two of the batches want, ascending."""
     if len(batches) < 2:
         return np.empty(0, np.int64)
-    parts = max(1, -(-sum(map(len, batches)) // SORTED_IDS))
-    edges = np.linspace(0, num_rows, parts + 1).astype(np.int64)
     found = []
-    for low, high in pairwise(edges):
-        part = [ids[slice(*np.searchsorted(ids, [low, high]))] for ids in batches]
-        rows, uses = np.unique(np.concatenate(part), return_counts=True)
-        found.append(rows[uses > 1])
-    return np.concatenate(found)
+    seen = np.zeros(num_rows, np.uint8)  # by how many batches each row was wanted so far: none, one, or more
+    for ids in batches:
+        before = seen[ids]
+        found.append(ids[before == 1])
+        seen[ids] = before + (before < 2)
+    return np.sort(np.concatenate(found))
 
 
 def members(ids: Ids, shared: Ids) -> tuple[NDArray[np.bool_], Positions]:
@@ -126,7 +133,7 @@ def members(ids: Ids, shared: Ids) -> tuple[NDArray[np.bool_], Positions]:
     return inside, found[inside]
 
 
-def minhash_order(shared: Ids, batches: Sequence[Ids], seed: int) -> tuple[Positions, Positions]:
+def minhash_order(shared: Ids, batches: Batches, seed: int) -> tuple[Positions, Positions]:
     """Return an order of shared rows in which rows of the same batches are neighbours, and where each group begins.
 
     Every row is described by the smallest number that each of k random numberings gives to one of its batches; rows are
@@ -136,7 +143,7 @@ def minhash_order(shared: Ids, batches: Sequence[Ids], seed: int) -> tuple[Posit
     ----------
     shared : array [c]
         Rows, ascending.
-    batches : sequence of arrays
+    batches : Batches
         Rows of the segment's batches.
     seed : int
         Of the numberings.
@@ -144,58 +151,67 @@ def minhash_order(shared: Ids, batches: Sequence[Ids], seed: int) -> tuple[Posit
     if not len(shared):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     generator = np.random.default_rng([seed, len(batches)])
-    numbers = np.stack([generator.permutation(len(batches)) for _ in range(HASHES)]).astype(np.int32)
-    signature = np.full((HASHES, len(shared)), len(batches), np.int32)
+    numbers = np.stack([generator.permutation(len(batches)) for _ in range(HASHES)])
+    numbers = numbers.astype(np.min_scalar_type(len(batches)))
+    signature = np.full((HASHES, len(shared)), len(batches), numbers.dtype)
     for batch, ids in enumerate(batches):
         _, places = members(ids, shared)
         signature[:, places] = np.minimum(signature[:, places], numbers[:, batch, None])
     order = np.lexsort(signature[::-1])  # stable: rows of one signature stay in the order of the table
-    changes = (np.diff(signature[:, order], axis=1) != 0).any(axis=0)
+    changes: NDArray[np.bool_] = np.zeros(len(shared) - 1, bool)
+    for values in signature:
+        ordered = values[order]
+        changes |= ordered[1:] != ordered[:-1]
     return order, np.concatenate([[0], np.flatnonzero(changes) + 1])
 
 
-@dataclass(frozen=True)
 class Segment:
-    """Rows on disk that a few batches use: what they share, then what each has for itself.
+    """Where the rows on disk are that a few batches use: first what they share, then what each has for itself.
+
+    Batches are laid out one after the other, so that memory is needed only for the rows that they share.
+
+    Parameters
+    ----------
+    batches : Batches
+        Rows of the batches that are not hot.
+    num_rows : int
+        Of the table.
+    seed : int
+        Of the order of shared rows.
 
     Attributes
     ----------
-    sources : int64[n]
-        Rows of the table, as they follow each other on disk.
-    groups : int64[g]
-        Where rows begin that ascend: of one signature, or of one batch.
-    positions : list of int64 arrays
-        For every batch, where in the segment each of its rows is that is not hot, in ascending order of the rows.
-    cached_rows : int
-        Rows that are shared, at the beginning.
+    cached : int64[c]
+        Rows that are shared, as they follow each other on disk.
+    rows : int
+        Laid out so far; ``cached`` are the first.
     """
 
-    sources: Positions
-    groups: Positions
-    positions: list[Positions]
-    cached_rows: int
+    def __init__(self, batches: Batches, num_rows: int, seed: int):
+        self._shared = shared_rows(batches, num_rows)
+        order, groups = minhash_order(self._shared, batches, seed)
+        self._place: Positions = np.empty(len(order), np.int64)
+        self._place[order] = np.arange(len(order))
+        self.cached = self._shared[order].astype(np.int64)
+        self.rows = len(order)
+        self._groups = [groups]
 
-
-def lay_out_segment(batches: Sequence[Ids], num_rows: int, seed: int) -> Segment:
-    """Divide the rows of a segment's batches, ascending and not hot, into its cache and the batches' chunks."""
-    shared = shared_rows(batches, num_rows)
-    order, groups = minhash_order(shared, batches, seed)
-    place = np.empty(len(shared), np.int64)
-    place[order] = np.arange(len(shared))
-    sources, begins, positions = [shared[order].astype(np.int64)], [groups], []
-    begin = len(shared)
-    for ids in batches:
-        cached, found = members(ids, shared)
-        where = np.empty(len(ids), np.int64)
-        where[cached] = place[found]
-        own = ids[~cached]
-        where[~cached] = begin + np.arange(len(own))
-        positions.append(where)
+    def add(self, ids: Ids) -> tuple[Positions, Positions]:
+        """Lay out the next batch: return where in the segment each of its rows is, and which of them follow on disk."""
+        is_cached, found = members(ids, self._shared)
+        where: Positions = np.empty(len(ids), np.int64)
+        where[is_cached] = self._place[found]
+        own: Positions = ids[~is_cached].astype(np.int64)
+        where[~is_cached] = self.rows + np.arange(len(own))
         if len(own):
-            sources.append(own.astype(np.int64))
-            begins.append(np.array([begin]))
-        begin += len(own)
-    return Segment(np.concatenate(sources), np.concatenate(begins).astype(np.int64), positions, len(shared))
+            self._groups.append(np.array([self.rows]))
+        self.rows += len(own)
+        return where, own
+
+    @property
+    def groups(self) -> Positions:
+        """Where rows begin that ascend: of one signature, or of one batch."""
+        return np.concatenate(self._groups).astype(np.int64)
 
 
 def regions_of(begin: int, groups: Positions, end: int, row_bytes: int) -> list[tuple[int, bool]]:

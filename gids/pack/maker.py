@@ -26,6 +26,7 @@ from gids.pack.layout import distinct_rows
 from gids.pack.materialise import TableFile
 from gids.pack.recipe import Packable, Recipe, count_batches
 from gids.pack.sampled import SampledEpochs, sample_epochs
+from gids.pack.scratch import remove_orphans
 from gids.runtime.backend import Sampler
 from gids.runtime.options import MemoryOptions, OrderOptions
 from gids.table import RowTable
@@ -82,7 +83,7 @@ def pack(
     hot : int or str, optional
         Memory for those rows, rather than what the budget leaves.
     memory : int or str
-        Memory for packing itself, beside the graph and three numbers for each row.
+        Memory for packing itself, beside the graph, two numbers for each row, and those of rows that a segment shares.
     progress : callable, optional
         Called as ``progress(what, done, total)``.
     """
@@ -171,6 +172,7 @@ class Packing:
         }
         if self.path.exists():  # what was packed is not replaced: a mistaken path would cost hours
             raise DatasetError(f"{self.path} exists; choose another path, or remove it")
+        remove_orphans(self.path.parent)  # of a plan that was killed: their space may be needed
         build = Build(self.path, job, False, (), self._progress, None)
         try:
             packed = self._make(build)

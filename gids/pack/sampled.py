@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -112,18 +112,55 @@ class SampledEpochs:
             for batch in range(begin, end):
                 yield np.fromfile(file, dtype, int(self._counts[batch, number]))
 
+    def num_rows(self, number: int, batch: int) -> int:
+        """Return how many rows of one table a batch wants."""
+        return int(self._counts[batch, number])
+
     def access_counts(self, number: int) -> NDArray[np.uint32]:
         """Count the batches that want each row of a table."""
         counts = np.zeros(list(self.tables.values())[number].num_rows, np.uint32)
-        edges = np.linspace(0, len(counts), len(os.sched_getaffinity(0)) + 1).astype(np.int64)
+        edges = np.linspace(0, len(counts), len(os.sched_getaffinity(0)) + 1).astype(self._dtypes[number])
+        stopped = threading.Event()
 
-        def count(part: tuple[int, int]) -> None:
+        def count(part: NDArray[Any]) -> None:
             for ids in self.batches(number):
+                if stopped.is_set():
+                    return
                 count_uses(ids[slice(*np.searchsorted(ids, part))], counts)
 
         with ThreadPoolExecutor(len(edges) - 1, "gids-pack") as threads:  # each counts a range of rows
-            list(threads.map(count, pairwise(edges)))
+            try:
+                list(threads.map(count, np.column_stack([edges[:-1], edges[1:]])))
+            finally:
+                stopped.set()  # an interrupt does not wait until all is counted
         return counts
+
+
+class ColdBatches:
+    """Rows of a segment's batches that are not hot; read anew each time they are gone through.
+
+    Parameters
+    ----------
+    sampled : SampledEpochs
+        All batches.
+    number : int
+        Of the table.
+    is_cold : bool[rows]
+        Which of its rows are not hot.
+    begin, end : int
+        The segment.
+    """
+
+    def __init__(self, sampled: SampledEpochs, number: int, is_cold: NDArray[np.bool_], begin: int, end: int):
+        self._sampled, self._number, self._is_cold = sampled, number, is_cold
+        self._begin, self._end = begin, end
+
+    def __len__(self) -> int:
+        return self._end - self._begin
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        for ids in self._sampled.batches(self._number, self._begin, self._end):
+            yield ids[self._is_cold[ids]]
 
 
 def sample_epochs(

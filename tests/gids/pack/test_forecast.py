@@ -1,6 +1,8 @@
 """What ``gids pack --plan`` says: sizes are counted, times come from a trial that leaves nothing behind."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from gids.cli import main
 from gids.dataset.packed import POSITIONS
 from gids.errors import ConfigError
 from gids.pack import forecast as forecasts
+from gids.pack import scratch
 from gids.pack.forecast import Forecast, forecast
 from gids.pack.maker import Trial
 from gids.storage import write_probe
@@ -36,6 +39,23 @@ def test_sizes_are_those_of_the_packed_epochs(graph, tmp_path):
     stored = packed.facts["samples_bytes"] + (tmp_path / "packed" / POSITIONS).stat().st_size
     assert found.samples_bytes == pytest.approx(stored, rel=0.25)
     assert min(found.packing_s, found.packed_epoch_s, found.online_epoch_s, found.packed_bytes_per_s) > 0
+
+
+def test_what_a_killed_plan_left_is_removed(graph, tmp_path):
+    """By the next plan or packing beside it; not what another one is using."""
+    script = f"""
+import os, signal
+from gids.pack import forecast
+forecast._try_packed = lambda recipe, path, *rest: (path.mkdir(), os.kill(os.getpid(), signal.SIGKILL))
+forecast.forecast({str(graph.path)!r}, {str(tmp_path / "packed")!r}, "train", fanouts=[2], batch_size=64)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(scratch.PREFIX)
+    with scratch.trial_directory(tmp_path) as used:
+        gids.pack(graph, tmp_path / "packed", "train", fanouts=[2], batch_size=64)
+        assert set(tmp_path.iterdir()) == {used, tmp_path / "packed"}
+    assert list(tmp_path.iterdir()) == [tmp_path / "packed"]
 
 
 def test_a_look_that_ends_early(graph, tmp_path, monkeypatch):

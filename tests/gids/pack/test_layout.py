@@ -78,13 +78,21 @@ def test_order_puts_rows_of_the_same_batches_together():
 def test_a_segment_holds_every_row_where_its_positions_say():
     generator = np.random.default_rng(1)
     batches = [np.sort(generator.choice(200, 60, replace=False)).astype(np.uint32) for _ in range(5)]
-    segment = layout.lay_out_segment(batches, 200, seed=3)
-    assert segment.cached_rows == len(layout.shared_rows(batches, 200))
-    assert len(np.unique(segment.sources)) == len(segment.sources) == len(np.unique(np.concatenate(batches)))
-    for rows, where in zip(batches, segment.positions, strict=True):
-        assert (segment.sources[where] == rows).all()
-    for begin, end in zip(segment.groups, [*segment.groups[1:], len(segment.sources)], strict=True):
-        assert (np.diff(segment.sources[begin:end]) > 0).all(), "what is appended ascends"
+    segment = layout.Segment(batches, 200, seed=3)
+    sources = [segment.cached]
+    positions = []
+    for rows in batches:
+        where, own = segment.add(rows)
+        positions.append(where)
+        sources.append(own)
+    sources = np.concatenate(sources)
+    assert segment.cached.tolist() != sorted(segment.cached), "in an order of its own"
+    assert sorted(segment.cached) == layout.shared_rows(batches, 200).tolist()
+    assert len(np.unique(sources)) == len(sources) == segment.rows == len(np.unique(np.concatenate(batches)))
+    for rows, where in zip(batches, positions, strict=True):
+        assert (sources[where] == rows).all()
+    for begin, end in zip(segment.groups, [*segment.groups[1:], len(sources)], strict=True):
+        assert (np.diff(sources[begin:end]) > 0).all(), "what is appended ascends"
 
 
 def test_regions_are_cut_at_large_groups():

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ import torch
 
 import gids
 from gids.cli import main
-from gids.dataset.packed import BATCH, INDEX, POSITIONS, SAMPLES
+from gids.dataset.packed import BATCH, INDEX, POSITIONS, SAMPLES, encode_positions
 from gids.errors import ConfigError, DatasetError
-from gids.pack import materialise, sampled
+from gids.pack import arrange, materialise, sampled
+from gids.pack.maker import Packing
 from gids.pack.recipe import Recipe
 from gids.sampling import SampleKey
 from gids.sampling.stored import StoredSample, decode, encode
@@ -70,6 +72,59 @@ def test_goes_on_after_a_kill(graph, whole, tmp_path, monkeypatch, step, at):
     assert names(tmp_path) == ["packed"]
     done_before = (at - 1) // 2 * 20_000 if step == "_N/feat" else 0  # a checkpoint after every second block
     assert packed.facts["bytes_read"] <= packed.facts["table_bytes"] - done_before
+
+
+def test_a_failure_beside_the_layout_is_the_callers(graph, tmp_path, monkeypatch):
+    """Positions are written on a thread of their own, rows counted on several."""
+    calls = []
+
+    def fail(*arguments):
+        calls.append(arguments)
+        raise ConfigError("no such positions")
+
+    monkeypatch.setattr(arrange, "encode_positions", fail)
+    with pytest.raises(ConfigError, match="no such positions"):
+        gids.pack(graph, tmp_path / "packed", epochs=20, **ARGUMENTS)
+    assert len(calls) <= 2 * arrange.BATCHES_AHEAD, "what has failed is not gone on with"
+    monkeypatch.setattr(sampled, "count_uses", fail)
+    with pytest.raises(ConfigError, match="no such positions"):
+        gids.pack(graph, tmp_path / "packed", epochs=1, **ARGUMENTS)
+    assert names(tmp_path) == []
+
+
+def test_an_interrupt_is_not_kept_waiting(graph, tmp_path, monkeypatch):
+    """Ctrl-C while one segment of all batches is laid out: the thread beside it writes the batch at hand and no more."""
+    written = []
+    monkeypatch.setattr(arrange, "encode_positions", lambda *found: written.append(found) or encode_positions(*found))
+
+    def interrupt(name, done, total):
+        if (name, done) == ("layout", 3):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Packing, "_segment", lambda self, *found: 7 * 20)
+    with pytest.raises(KeyboardInterrupt):
+        gids.pack(graph, tmp_path / "packed", epochs=20, progress=interrupt, **ARGUMENTS)
+    assert len(written) <= 3
+
+
+def test_a_long_segment_takes_no_more_memory(graph, tmp_path, monkeypatch):
+    """Rows of its batches are read as they are laid out, never held: ten times as many batches cost a few lists."""
+
+    def peak(epochs):
+        def progress(name, done, total):
+            if name == "samples" and done == total:
+                tracemalloc.start()
+            if name == "layout" and done == total and tracemalloc.is_tracing():
+                peaks.append(tracemalloc.get_traced_memory()[1])
+                tracemalloc.stop()
+
+        peaks = []
+        monkeypatch.setattr(Packing, "_segment", lambda self, *found: 7 * epochs)
+        gids.pack(graph, tmp_path / f"{epochs}", epochs=epochs, progress=progress, **ARGUMENTS)
+        return peaks[0]
+
+    peak(1)  # what is imported or made once
+    assert peak(60) - peak(6) < 300_000, "where ids and positions of a segment are held it is 4 MB"
 
 
 def test_a_killed_job_of_other_tables_is_not_gone_on_with(graph, tmp_path, monkeypatch):
