@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -82,6 +84,43 @@ class SlicingFigures:
         return self.triples * 12
 
 
+class Growing:
+    """Numbers that are added at the end; with room to spare, so that adding does not copy all of them each time.
+
+    Parameters
+    ----------
+    dtype : numpy type
+        Of the numbers.
+    """
+
+    def __init__(self, dtype: type[np.integer[Any]]):
+        self._room: NDArray[Any] = np.empty(0, dtype)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """The numbers."""
+        return self._room[: self._count]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, with the room that is not used yet."""
+        return self._room.nbytes
+
+    def add(self, more: NDArray[Any]) -> None:
+        """Add numbers."""
+        count = self._count + len(more)
+        if count > len(self._room):
+            room = np.empty(count + count // 4, self._room.dtype)
+            room[: self._count] = self.values
+            self._room = room
+        self._room[self._count : count] = more
+        self._count = count
+
+
 class Slices:
     """Slices of the subgraphs of entities, in a directory of their own. One process writes a directory at a time.
 
@@ -138,32 +177,37 @@ class Slices:
 
     def _open(self, facts: dict[str, object]) -> None:
         document = {"format": FORMAT, "version": VERSION, "dataset": self.graph.dataset.id, **facts}
-        self.path.mkdir(parents=True, exist_ok=True)
+        with write_errors(self.path, "slices"):
+            self.path.mkdir(parents=True, exist_ok=True)
         manifest = self.path / MANIFEST
         if manifest.exists():
             check_manifest(self.path, document)
-        elif (self.path / LOG).exists():
+        elif (self.path / LOG).exists() and (self.path / LOG).stat().st_size:
             raise DatasetError(f"{self.path} has slices and no {MANIFEST}: delete the directory")
-        self._file = os.open(self.path / ROWS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self._log = SliceLog(self.path / LOG)
-        if not manifest.exists():
-            temporary = manifest.with_suffix(".tmp")
-            with write_errors(temporary, "slices"), temporary.open("w") as file:
-                file.write(json.dumps(document, indent=1) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(manifest)
-            sync_directory(self.path)
-        self._replay()
-        self._reserve(len(self._slicer))
+        with ExitStack() as opened:
+            with write_errors(self.path / LOG, "slices"):
+                self._log = SliceLog(self.path / LOG)  # first: who has it is the only writer
+            opened.callback(self._log.close)
+            with write_errors(self.path / ROWS, "slices"):
+                self._file = os.open(self.path / ROWS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            opened.callback(os.close, self._file)
+            if not manifest.exists():
+                temporary = manifest.with_suffix(".tmp")
+                with write_errors(temporary, "slices"), temporary.open("w") as file:
+                    file.write(json.dumps(document, indent=1) + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.rename(manifest)
+                sync_directory(self.path)
+            self._replay()
+            self._reserve(len(self._slicer))
+            opened.pop_all()
 
     def _replay(self) -> None:
         """Know what the log says and nothing else."""
         self._slicer = self._new_slicer()
         self._row_of = np.full(self.graph.num_entities, -1, np.int32)  # entity -> its list of slices
-        self._ptr = np.zeros(1, np.int64)
-        self._ids = np.empty(0, np.int32)
-        self._triples = np.empty(0, np.int64)
+        self._ends, self._ids, self._triples = Growing(np.int64), Growing(np.int32), Growing(np.int64)
         for record in self._log.replay():
             with strict.damage_in(self._log.path):
                 self._check(record.entities)
@@ -251,9 +295,9 @@ class Slices:
         with self._lock:
             begin = len(self._triples)
             self._row_of[record.entities] = np.arange(begin, begin + len(record.entities), dtype=np.int32)
-            self._ptr = np.concatenate([self._ptr, self._ptr[-1] + record.slice_ptr[1:]])
-            self._ids = np.concatenate([self._ids, record.slices])
-            self._triples = np.concatenate([self._triples, record.triples])
+            self._ends.add(len(self._ids) + record.slice_ptr[1:])
+            self._ids.add(record.slices)
+            self._triples.add(record.triples)
 
     def _check(self, entities: NDArray[np.int32]) -> None:
         if len(entities) and not 0 <= int(entities.min()) <= int(entities.max()) < self.graph.num_entities:
@@ -268,10 +312,11 @@ class Slices:
             if len(rows) and int(rows.min()) < 0:
                 missing = int(entities[int(np.argmin(rows))])
                 raise ConfigError(f"entity must be sliced before it is looked up (got {missing}, which is not)")
-            begins, ends = self._ptr[rows], self._ptr[rows + 1]
+            ends = self._ends.values[rows]
+            begins = np.where(rows > 0, self._ends.values[rows - 1], 0)
             ptr = np.concatenate([[0], np.cumsum(ends - begins)]).astype(np.int64)
             within = np.arange(int(ptr[-1])) - np.repeat(ptr[:-1], ends - begins)
-            return ptr, self._ids[np.repeat(begins, ends - begins) + within], self._triples[rows]
+            return ptr, self._ids.values[np.repeat(begins, ends - begins) + within], self._triples.values[rows]
 
     def figures(self) -> SlicingFigures:
         """Return redundancy, utilization and score beside their lower bounds."""
@@ -297,7 +342,7 @@ class Slices:
     @property
     def memory_bytes(self) -> int:
         """Bytes of the lists and of what slicing knows."""
-        lists = self._row_of.nbytes + self._ptr.nbytes + self._ids.nbytes + self._triples.nbytes
+        lists = self._row_of.nbytes + self._ends.nbytes + self._ids.nbytes + self._triples.nbytes
         return lists + int(self._slicer.memory_bytes)
 
     def close(self) -> None:

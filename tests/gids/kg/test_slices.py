@@ -12,6 +12,7 @@ from gids.cli import main
 from gids.kg import Graph, Slices
 from gids.kg import slices as module
 from gids.kg.slices import verify_slices
+from tests.resources import held
 
 from .graphs import atoms, make, random_triples, subgraph
 
@@ -151,6 +152,16 @@ def test_a_killed_slicing_is_continued(tmp_path, monkeypatch, cut):
     assert (tmp_path / "s" / "slices.bin").read_bytes() == expected
 
 
+def test_a_kill_before_the_first_slice_is_continued(tmp_path):
+    """The log is made first, the manifest after it."""
+    dataset = make(tmp_path, random_triples(50, 2, 200, 1))
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "slices.log").touch()
+    with Graph(dataset) as graph, Slices(graph, tmp_path / "s", hops=2) as slices:
+        slices.ensure(np.arange(50, dtype=np.int32))
+        check_union(slices, dataset.knowledge, range(50))
+
+
 def test_refusals(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -163,8 +174,10 @@ def test_refusals(tmp_path):
                 slices.ensure(np.array([1, 50], np.int32))
             with pytest.raises(ConfigError, match=r"must be sliced before it is looked up \(got 4, which is not\)"):
                 slices.of(np.array([3, 4], np.int32))
+            before = held()
             with pytest.raises(DatasetError, match="being sliced by another process"):
                 Slices(graph, tmp_path / "s", hops=2)
+            assert not held() - before, "no file stays open"
         with pytest.raises(DatasetError, match=f"are of another dataset: {one.id}"):
             Slices(stranger, tmp_path / "s", hops=2)
         with pytest.raises(DatasetError, match=r"were made with hops 2 \(asked for 3\)"):
