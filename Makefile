@@ -8,7 +8,7 @@ CPP_FILES := $(shell find cpp kernels tests -name '*.cpp' -o -name '*.hpp' -o -n
 export PYTHONDONTWRITEBYTECODE :=
 NATIVE_INPUTS := pyproject.toml cpp/CMakeLists.txt $(shell find cpp kernels -type f)
 
-.PHONY: demo test docs wheel floors coverage test-long flaky soak lint types tidy ready format figures notebooks build clean help
+.PHONY: demo test docs wheel floors coverage test-long flaky soak fuzz lint types tidy ready format figures notebooks build clean help
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -18,9 +18,9 @@ demo: build ## generate a graph, train GraphSAGE from disk within a memory budge
 	$(PY) -m gids demo
 
 test: ready ## run every test that does not take minutes
-	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" tests
+	$(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not long" tests
 
-test-long: ready ## run the tests that take minutes (ONLY=tests/nvme); the result is kept in experiments/results/long/test_long.json
+test-long: ready $(VENV)/.fuzz ## run the tests that take minutes (ONLY=tests/nvme); the result is kept in experiments/results/long/test_long.json
 	.ci/packages g++-aarch64-linux-gnu qemu-user
 	$(PY) tests/long_run.py $(ONLY)
 
@@ -30,6 +30,9 @@ flaky: ready ## run the suite under load, in random order, until the record has 
 
 soak: build ## read and compare random rows with every engine for MINUTES; the count is kept in experiments/results/long/soak.json
 	$(PY) tests/soak.py --minutes $(or $(MINUTES),60)
+
+fuzz: build $(VENV)/.fuzz ## look for bytes that no parser has an answer to, for SECONDS each (ONLY="manifest curve")
+	$(PY) tests/fuzz/run.py --seconds $(or $(SECONDS),60) $(ONLY)
 
 lint: ready ## run every static check
 	.ci/packages clang-format clang-tidy
@@ -95,6 +98,10 @@ $(VENV)/.native: $(VENV)/.base $(NATIVE_INPUTS)
 
 $(VENV)/.packaged: $(VENV)/.tests tests/requirements-packaged.txt
 	$(PIP) -r tests/requirements-packaged.txt
+	touch $@
+
+$(VENV)/.fuzz: $(VENV)/.tests tests/requirements-fuzz.txt
+	$(PIP) -r tests/requirements-fuzz.txt
 	touch $@
 
 $(VENV)/.tests: $(VENV)/.base requirements.txt docs/requirements.txt $(wildcard tests/requirements*.txt)

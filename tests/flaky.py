@@ -139,7 +139,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=10, help="that the record should have (default 10)")
     parser.add_argument("--tests", nargs="+", default=["tests"], help="files or directories (default: all)")
-    parser.add_argument("--workers", type=int, default=3, help="processes of pytest (default 3)")
+    parser.add_argument("--workers", type=int, default=4, help="processes of pytest (default 4)")
     parser.add_argument("--seed", type=int, help="of the first round; runs --rounds of them whatever the record has")
     parser.add_argument(
         "--load", choices=["stress", "machine", "none"], default="stress", help="machine: what else runs here"

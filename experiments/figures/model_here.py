@@ -40,7 +40,7 @@ CONFIG = {
         "batch_sizes": [32, 128, 1024], "batches": 40, "rounds": 5, "budget": "320MiB",
     },
     "tiny": {
-        "nodes": 20_000, "probe_seconds": 0.15, "groups": [64, 512], "coverages": [0.1],
+        "nodes": 20_000, "probe_seconds": 0.05, "warm_ups": 1, "groups": [64, 512], "coverages": [0.1],
         "batch_sizes": [64], "batches": 6, "rounds": 2, "budget": "64MiB",
     },
 }  # fmt: skip
@@ -98,11 +98,11 @@ def probe_spread(curves: list[DeviceCurve]) -> float:
     return max(seconds) / min(seconds)
 
 
-def settle(path: Path, seconds: float) -> None:
+def settle(path: Path, seconds: float, most: int) -> None:
     """Wait until two short probes agree: after much writing, a disk may be slow for a while even when all is written."""
     os.sync()
     curves = [probe(path, seconds=seconds)]
-    for _ in range(MOST_WARM_UPS):
+    for _ in range(most):
         curves.append(probe(path, seconds=seconds))
         if probe_spread(curves[-2:]) < AGREEING:
             return
@@ -112,7 +112,7 @@ def run(config: dict) -> dict:
     dataset = power_law(config["nodes"])
     table = dataset.feature_table()
     path = table.stripes[0].path
-    settle(path, config["probe_seconds"] / 4)
+    settle(path, config["probe_seconds"] / 4, config.get("warm_ups", MOST_WARM_UPS))
     curves, cases = [probe(path, seconds=config["probe_seconds"])], []
     cases += _reads(table, config)
     curves.append(probe(path, seconds=config["probe_seconds"]))

@@ -158,11 +158,11 @@ def test_queue_full_of_stuck_requests_fails_instead_of_waiting(tmp_path, engine)
 
 def test_close_cancels_what_runs(tmp_path, engine):
     table, _ = make_table(tmp_path, dim=128)
-    reader = RowReader(table, options(engine, FaultOptions(delay_us=400_000), queue_depth=2))
+    reader = RowReader(table, options(engine, FaultOptions(delay_us=4_000_000), queue_depth=2))
     pending = reader.submit(ROWS, torch.zeros(100, 128))
     started = time.monotonic()
     reader.close()
-    assert time.monotonic() - started < 15, "50 rounds of 0.4 s each were left"
+    assert time.monotonic() - started < 100, "50 rounds of 4 s each were left"
     with pytest.raises(StorageError, match="cancelled"):
         pending.wait()
 

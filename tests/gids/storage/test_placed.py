@@ -124,16 +124,20 @@ def test_cancel_returns_when_nothing_is_written_any_more(tmp_path, placing):
 
 def test_cancel_does_not_wait_for_a_device_that_hangs_but_the_next_read_does(tmp_path, placing):
     table, values = make_table(tmp_path, dim=1024, num_rows=200)
-    with RowReader(table, options(placing, FaultOptions(delay_us=4_000_000))) as reader:
-        began = time.monotonic()
-        out = empty(len(ROWS), table).fill_(7.5)
-        pending = reader.submit(ROWS, out)
-        wait_until_written(out, 7.5)
-        pending.cancel()
-        assert time.monotonic() - began < 3.9
-        got = reader.read(ROWS[:1])  # begins when those reads are back
-        assert time.monotonic() - began > 7.9
-        np.testing.assert_array_equal(raw(got), values[ROWS[:1]])
+    for delay_us in (3_000_000, 12_000_000, 48_000_000):  # longer where a slow machine looked after the answers only
+        with RowReader(table, options(placing, FaultOptions(delay_us=delay_us))) as reader:
+            out = empty(len(ROWS), table).fill_(7.5)
+            pending = reader.submit(ROWS, out)
+            wait_until_written(out, 7.5)
+            pending.cancel()
+            if reader.stats()["reads"]:
+                continue
+            assert reader.stats()["timeouts"] == len(ROWS), "given up, not answered"
+            got = reader.read(ROWS[:1])  # begins when those reads are back
+            assert reader.stats()["reads"] == len(ROWS) + 1
+            np.testing.assert_array_equal(raw(got), values[ROWS[:1]])
+            return
+    pytest.fail("cancelling waited for the device")
 
 
 def test_after_a_time_out_memory_stays_and_the_reader_says_that_it_must_be_closed(tmp_path, placing):
