@@ -1,1 +1,1 @@
-"""Bytes of strangers for everything that parses files: see targets.py for what, run.py for fuzzing by coverage."""
+"""Bytes of strangers for everything that parses files: targets.py says what, test_fuzz.py and run.py try it."""

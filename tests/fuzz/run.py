@@ -22,18 +22,6 @@ CORPUS = Path(__file__).with_name("corpus")
 KEPT_FILES, KEPT_BYTES = 12, 2048
 MOST_BYTES = 8192  # of a try: what is parsed are headers and documents
 
-# -S would lose the packages; the names are those of targets.py.
-CHILD = """
-import json, sys
-import atheris
-sys.path.insert(0, sys.argv[1])
-with atheris.instrument_imports(include=["gids"]):
-    from tests.fuzz.targets import opened
-target = opened(sys.argv[2])
-atheris.Setup([sys.argv[0], *sys.argv[3:]], target.both)
-atheris.Fuzz()
-"""
-
 
 def seeds(name: str, place: Path) -> None:
     """Write what the search begins with: the corpus, a right file, and its document without the digest."""
@@ -49,7 +37,7 @@ def seeds(name: str, place: Path) -> None:
 
 def libfuzzer(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the target in a process of its own."""
-    command = [sys.executable, "-c", CHILD, str(ROOT), name, f"-max_len={MOST_BYTES}", *arguments]
+    command = [sys.executable, "-m", "tests.fuzz.instrumented", name, f"-max_len={MOST_BYTES}", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
 
 

@@ -46,6 +46,11 @@ class Target(ABC):
     def __init__(self, directory: Path):
         self.directory = directory
 
+    @property
+    def name(self) -> str:
+        """What it is called in TARGETS, on the command line and in the corpus."""
+        return type(self).__name__.lower()
+
     @abstractmethod
     def valid(self) -> bytes:
         """Return a file that is right."""
@@ -71,6 +76,19 @@ class Target(ABC):
             self.parse(data)
         except GidsError:
             return
+
+    def both(self, data: bytes) -> None:
+        """Read the bytes as such a file, and, where they are a document, what it says under a right digest."""
+        self(data)
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError):
+            return
+        try:
+            sealed = self.seal(document)
+        except RecursionError:
+            return  # the digest of a stranger's own making
+        self(sealed)
 
 
 def _sealed(document: Any, digest: Callable[[Any], str]) -> bytes:

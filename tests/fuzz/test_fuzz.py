@@ -1,11 +1,16 @@
 """Files of strangers, for every parser: changed bytes and changed documents give an answer or an error of ours."""
 
-import json
+import importlib.util
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.resources import DEADLINE_S
+
+from .run import CORPUS, ROOT
 from .targets import TARGETS
 
 VALUES = st.one_of(
@@ -97,6 +102,24 @@ def test_bytes_that_are_nothing(target, data):
     target(data)
 
 
-def test_every_target_has_a_name():
-    assert json.dumps(sorted(TARGETS))
-    assert len(TARGETS) >= 16
+def test_what_a_search_by_coverage_found(target):
+    """And whatever any of them had no answer to."""
+    for path in sorted((CORPUS / target.name).glob("*")):
+        target.both(path.read_bytes())
+
+
+def test_every_corpus_has_a_target_and_is_small():
+    files = list(CORPUS.glob("*/*"))
+    assert {path.parent.name for path in files} <= TARGETS.keys()
+    assert sum(path.stat().st_size for path in files) < 1 << 18
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    importlib.util.find_spec("atheris") is None, reason="atheris is not installed (make fuzz brings it)"
+)
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_search_by_coverage_finds_nothing(name):
+    command = [sys.executable, str(ROOT / "tests" / "fuzz" / "run.py"), name, "--seconds", "15"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
