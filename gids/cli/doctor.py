@@ -150,7 +150,7 @@ def vfio() -> Finding:
     """Whether a drive can be driven from user space (engine nvme)."""
     groups = list(Path("/sys/kernel/iommu_groups").glob("*"))
     device = Path("/dev/vfio/vfio").exists()
-    seen = f"/dev/vfio/vfio {'present' if device else 'absent'}, {len(groups)} IOMMU groups"
+    seen = f"/dev/vfio/vfio {'present' if device else 'absent'}, {len(groups) or 'no'} IOMMU groups"
     step = "modprobe vfio-pci" if groups else "enable the IOMMU: boot with intel_iommu=on or amd_iommu=on"
     return Finding("VFIO", device and bool(groups), seen, step)
 

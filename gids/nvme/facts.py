@@ -125,7 +125,12 @@ def _iommu(root: Path) -> list[Fact]:
     count = len(list(groups.iterdir())) if groups.is_dir() else 0
     driver = (root / "sys/bus/pci/drivers/vfio-pci").is_dir()
     return [
-        Fact("IOMMU groups", str(count), count > 0, "" if count else "boot with intel_iommu=on (AMD: on by default)"),
+        Fact(
+            "IOMMU groups",
+            str(count or "none"),
+            count > 0,
+            "" if count else "boot with intel_iommu=on (AMD: on by default)",
+        ),
         Fact("vfio-pci", "loaded" if driver else "not loaded", driver, "" if driver else "modprobe vfio-pci"),
     ]
 

@@ -40,6 +40,7 @@ def by_name(root):
 def test_an_empty_machine(root):
     found = by_name(root)
     assert not found["IOMMU groups"].ok
+    assert found["IOMMU groups"].value == "none"
     assert "intel_iommu=on" in found["IOMMU groups"].hint
     assert found["vfio-pci"].hint == "modprobe vfio-pci"
     assert found["huge pages"].value == "3 free of 8 (2048 kB)"
