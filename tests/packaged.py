@@ -35,9 +35,9 @@ from tests.long_run import ROOT, commit, outcomes
 BUILD = ROOT / "build" / "packaged"
 RECORD = ROOT / "experiments" / "results" / "long" / "packaged.json"
 #: Extras whose floors are installed: those that run without a GPU. cuda-core's is in tests/requirements-floor.txt.
-EXTRAS = ("dgl", "pyg", "graphbolt", "partition", "parquet", "report")
+EXTRAS = ("dgl", "pyg", "graphbolt", "partition", "parquet", "report", "ray", "stage")
 #: What the tests themselves need, at the versions of tests/requirements.txt whatever gids runs on.
-TOOLS = ("pytest", "pytest-xdist", "pytest-timeout", "hypothesis")
+TOOLS = ("pytest", "pytest-xdist", "pytest-timeout", "hypothesis", "moto", "flask", "flask-cors")
 #: What `make floors` runs: the tests of what calls the packages that have floors.
 FLOOR_TESTS = [
     "tests/gids/dataset",
@@ -46,6 +46,7 @@ FLOOR_TESTS = [
     "tests/gids/pyg",
     "tests/gids/dgl",
     "tests/gids/storage",
+    "tests/gids/cluster/test_stage.py",
 ]
 INSTRUMENTED = "--coverage -fprofile-update=atomic"
 
