@@ -45,6 +45,7 @@ def stub_bytes(lba):
     return (address * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(56)).astype(np.uint8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "shape",

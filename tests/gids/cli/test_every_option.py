@@ -237,6 +237,7 @@ def test_convert_in_another_order(tmp_path, monkeypatch):
     assert run("convert", place, tmp_path / "other", "--order", "degree", "--quiet") == 0
 
 
+@pytest.mark.slow
 def test_status_of_other_evidence(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("GIDS_CACHE_DIR", str(ROOT / "build" / "cache"))  # kernels for seven devices take 20 s
     page, text = tmp_path / "page.md", "# A page\n<!-- status:begin -->\n{}\n<!-- status:end -->\nends\n"

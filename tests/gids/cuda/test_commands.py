@@ -50,7 +50,7 @@ def test_doctor_tells_a_missing_driver_and_an_unwritable_directory(monkeypatch):
     assert not direct_io(Path("/proc")).ok
 
 
-@pytest.mark.xdist_group("standin")
+@pytest.mark.slow
 def test_selftest_on_the_stand_in_and_the_status_table(tmp_path):
     pytest.importorskip("cuda.core", reason="cuda-core is not installed (tests/requirements.txt brings it)")
     environment = os.environ | {

@@ -61,6 +61,7 @@ def test_nothing_pruned_nothing_changes(dataset):
     assert history.stats()["pulled"] == 0
 
 
+@pytest.mark.slow
 def test_fewer_rows_and_it_still_learns(dataset):
     exact_rows, exact, _ = train(dataset, max_age=0, epochs=3)
     rows, losses, history = train(dataset, max_age=5, epochs=3)
