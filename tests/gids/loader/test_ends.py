@@ -7,13 +7,14 @@ import threading
 import pytest
 import torch
 
+import gids
 from gids.errors import ConfigError, GidsError, StorageError
 from gids.sampling import LadiesSampler, NeighborSampler
 from gids.storage import StorageOptions
 from gids.storage.options import FaultOptions
 from tests.resources import threads_left
 
-from .conftest import make, same
+from .conftest import NODES, make, same
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -115,6 +116,19 @@ def test_a_state_of_another_order_is_refused(graph, other, message):
     with make(graph) as loader:
         state = loader.state_dict()
     with make(graph, **other) as loader, pytest.raises(ConfigError, match=message):
+        loader.load_state_dict(state)
+
+
+def test_a_state_of_another_dataset_is_refused(graph, tmp_path):
+    """Which has the same seeds."""
+    with gids.DatasetWriter(tmp_path / "other") as writer:
+        writer.add_nodes(NODES)
+        writer.add_features(torch.zeros(NODES, 1))
+        writer.add_csc([0] * (NODES + 1), [])
+        writer.add_split("train", graph.split("train"))
+    with make(graph) as loader:
+        state = loader.state_dict()
+    with make(tmp_path / "other", labels=False) as loader, pytest.raises(ConfigError, match="dataset must be"):
         loader.load_state_dict(state)
 
 

@@ -111,11 +111,11 @@ def test_batches_and_hits_are_those_of_a_window_in_memory(dataset, tmp_path):
 
 def test_no_window_is_longer_than_the_epoch(dataset):
     with loader(dataset, pipeline={"window": 100_000}) as long:
-        assert long._runtime.division.window == len(long) == 40
+        assert long.division.window == len(long) == 40
         assert len(list(long)) == 40
     with loader(dataset, pipeline={"window": None, "spill_samples": True}) as chosen:
-        assert chosen._runtime.division.window == 40  # 12 bytes for each row of a batch, 8 for each of the table
-        assert chosen._runtime.division.window_map_bytes == 8 * 4000
+        assert chosen.division.window == 40  # 12 bytes for each row of a batch, 8 for each of the table
+        assert chosen.division.window_map_bytes == 8 * 4000
 
 
 def test_a_full_disk_is_told(dataset, tmp_path, monkeypatch):
