@@ -148,6 +148,7 @@ class Runtime:
 
         def steps(preparation: Preparation) -> None:
             prepared = find(preparation)
+            give_back_memory()  # profile and rankings took more than a run has free at once; stores come on top of it
             preparation.check()
             assert self.pipeline is not None
             wanted = prepared.division
@@ -167,7 +168,7 @@ class Runtime:
                     self.pipeline.add_to(lambda tiers: self._opener.add_hosts(tiers, hosts))
                 else:
                     self.pipeline.replace(lambda old: self._opener.replace(old, wanted, hosts, prepared.popularity))
-            give_back_memory()  # profile and rankings took more than a run has free at once
+            give_back_memory()  # and so did stores that were replaced
 
         self._preparation = Preparation(steps, self._preparation_failed)
 
