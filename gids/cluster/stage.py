@@ -5,32 +5,31 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gids import _native
+from gids.cluster.objects import Objects
 from gids.dataset import Dataset, checksum, open_dataset
 from gids.dataset import manifest as manifests
 from gids.dataset.build import Build
 from gids.dataset.manifest import StoredTable
-from gids.dataset.part import inside
+from gids.dataset.part import inside, part_of
 from gids.dataset.rows import pieces
 from gids.dataset.table_writer import Progress, write_errors
 from gids.dataset.verifier import check_table
 from gids.errors import ConfigError, DatasetError
+from gids.storage.system import read_into
 from gids.units import format_bytes, parse_bytes
 
 #: Bytes of one request, and bytes after which what has come is forced to disk and noted.
 RANGE_BYTES, CHECKPOINT_BYTES = 8 << 20, 256 << 20
-#: Parts that an object may be sent in, by S3's rules, with room to spare; each but the last has at least 5 MiB there.
-MOST_PARTS, LEAST_PART_BYTES = 9000, 8 << 20
 #: How often a range is asked for again that does not have its checksum.
 TRIES = 2
 #: Object that says which dataset is being sent, until all of it is there.
@@ -46,13 +45,16 @@ class StageOptions:
     threads : int
         Requests at a time.
     budget : int or str, optional
-        Most that the dataset may take on the local disk; refused before anything is moved.
+        Most that what is fetched may take on the local disk; refused before anything is moved.
+    part : (int, int), optional
+        Fetch what node ``part[0]`` of ``part[1]`` holds, as ``gids shard`` writes it, instead of everything.
     progress : callable, optional
         Called with a table's name, bytes done, and bytes in all.
     """
 
     threads: int = 8
     budget: int | str | None = None
+    part: tuple[int, int] | None = None
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
@@ -70,8 +72,9 @@ def stage(
 ) -> Dataset | None:
     """Copy a dataset from object storage to a directory, or from a directory to object storage.
 
-    A killed run is continued by the same call. Nothing appears at a directory until all of it is there and checked; in
-    object storage the manifest comes last.
+    A killed run is continued by the same call: a fetch goes on with the ranges that it has not noted, a sending with the
+    objects that are not there. Nothing appears at a directory until all of it is there and checked; in object storage the
+    manifest comes last.
 
     Parameters
     ----------
@@ -92,102 +95,47 @@ def stage(
             f"one of source and target must be a URL such as s3://bucket/name (got {source} and {target})"
         )
     if is_url(source):
-        return _Fetch(os.fspath(source), Path(target).absolute(), options).run()
-    _send(open_dataset(source), os.fspath(target), options)
+        with Objects(os.fspath(source)) as objects:
+            return _Fetch(objects, Path(target).absolute(), options).run()
+    for name in ("budget", "part"):
+        if getattr(options, name) is not None:
+            raise ConfigError(f"{name} is an option of fetching (got {getattr(options, name)} and target {target})")
+    with Objects(os.fspath(target)) as objects:
+        _send(open_dataset(source), objects, options)
     return None
-
-
-class _Store:
-    """Objects below a URL; every failure names the object."""
-
-    def __init__(self, url: str):
-        try:
-            import obstore
-            import obstore.store
-        except ImportError as error:
-            raise ConfigError(f"object storage needs obstore: pip install 'gids[stage]' ({error})") from error
-        self.url, self._obstore = url.rstrip("/"), obstore
-        made: Any = obstore.store.from_url
-        try:
-            plain = {"client_options": {"allow_http": True}} if url.startswith("s3") and _plain_endpoint() else {}
-            self._store = made(self.url, **plain)
-        except (obstore.exceptions.BaseError, ValueError) as error:
-            raise ConfigError(
-                f"url must name object storage, as s3://bucket/name does (got {url!r}: {error})"
-            ) from error
-
-    def get(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
-        """Return bytes of an object; all of it by default."""
-        with self._named(name):
-            if end is None:
-                return bytes(self._obstore.get(self._store, name).bytes())
-            return bytes(self._obstore.get_range(self._store, name, start=begin, end=end)) if end > begin else b""
-
-    def size(self, name: str) -> int | None:
-        """Return the size of an object; None where there is none."""
-        try:
-            with self._named(name):
-                return int(self._obstore.head(self._store, name)["size"])
-        except FileNotFoundError:
-            return None
-
-    def put(self, name: str, data: Path | bytes, size_bytes: int, threads: int) -> None:
-        """Send an object, large ones in parts side by side."""
-        part = max(LEAST_PART_BYTES, -(-size_bytes // MOST_PARTS))
-        try:
-            with self._named(name):
-                self._obstore.put(self._store, name, data, chunk_size=part, max_concurrency=threads)
-        except FileNotFoundError as error:
-            raise DatasetError(f"{self.url} must be a place that objects can be put in (there is none)") from error
-
-    def delete(self, name: str) -> None:
-        """Remove an object."""
-        with self._named(name):
-            self._obstore.delete(self._store, name)
-
-    @contextmanager
-    def _named(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:
-            raise
-        except (self._obstore.exceptions.BaseError, OSError) as error:
-            raise DatasetError(f"{self.url}/{name} cannot be reached or is damaged: {error}") from error
-
-
-def _plain_endpoint() -> bool:
-    given = (os.environ.get(name, "") for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT"))
-    return any(value.startswith("http://") for value in given)
 
 
 class _Fetch:
     """A dataset on its way to a directory."""
 
-    def __init__(self, url: str, path: Path, options: StageOptions):
-        self._store, self._path, self._options = _Store(url), path, options
+    def __init__(self, objects: Objects, path: Path, options: StageOptions):
+        self._objects, self._path, self._options = objects, path, options
         try:
-            document = self._store.get(manifests.MANIFEST)
+            document = objects.get(manifests.MANIFEST).decode("utf-8", "replace")
         except FileNotFoundError:
             raise DatasetError(
-                f"{self._store.url} must hold a dataset (it has no {manifests.MANIFEST}; a dataset that is being sent has "
+                f"{objects.url} must hold a dataset (it has no {manifests.MANIFEST}; a dataset that is being sent has "
                 "none until all of it is there)"
             ) from None
-        self._document = document.decode("utf-8", "replace")
         partial = path.parent / f".{path.name}.partial"
-        self._manifest = manifests.parse(self._document, partial)
+        self._manifest = manifests.parse(document, partial)
         for table in (stored.table for stored in self._manifest.tables()):
             if not all(stripe.path.is_relative_to(partial) for stripe in table.stripes):
-                raise DatasetError(f"{table.name} of {self._store.url} has files elsewhere: send it with gids stage")
+                raise DatasetError(f"{table.name} of {objects.url} has files elsewhere: send it with gids stage")
+        if options.part is not None:
+            self._manifest = part_of(self._manifest, *options.part)
+            document = manifests.dump(self._manifest, partial)
+        self._document = document
 
     def run(self) -> Dataset:
         """Fetch what no former run has."""
-        total = sum(sum(stored.file_bytes) for stored in self._manifest.tables())
+        total = sum(_bytes_here(stored) for stored in self._manifest.tables())
         budget = None if self._options.budget is None else parse_bytes(self._options.budget, "budget")
         if budget is not None and total > budget:
             raise ConfigError(
-                f"budget must hold the dataset, which takes {format_bytes(total)} (got {format_bytes(budget)})"
+                f"budget must hold what is fetched, which takes {format_bytes(total)} (got {format_bytes(budget)})"
             )
-        job = {"stage": self._store.url, "id": self._manifest.id}
+        job = {"stage": self._objects.url, "id": self._manifest.id, "part": list(self._options.part or ())}
         build = Build(self._path, job, False, (), self._options.progress, None)
         try:
             held = sum(path.stat().st_blocks * 512 for path in build.partial.rglob("*") if path.is_file())
@@ -199,28 +147,40 @@ class _Fetch:
                 )
             with ThreadPoolExecutor(self._options.threads, "gids-stage") as threads:
                 for stored in self._manifest.tables():
-                    _FetchTable(self._store, build, stored, self._options, threads).run()
+                    _FetchTable(self._objects, build, stored, self._options, threads).run()
             build.publish(self._document)
         finally:
             build.abandon()
         return open_dataset(self._path)
 
 
+def _whole_chunks(stored: StoredTable) -> tuple[int, int]:
+    """Return the rows to fetch: those that are held, to the ends of their chunks, so that all of them can be checked."""
+    rows, size = stored.table.num_rows, stored.checksums.chunk_rows
+    begin, end = (0, rows) if stored.table.held is None else stored.table.held
+    return (begin // size * size, min(-(-end // size) * size, rows)) if end > begin else (begin, begin)
+
+
+def _bytes_here(stored: StoredTable) -> int:
+    """Return the bytes that a table takes on the local disk."""
+    begin, end = _whole_chunks(stored)
+    sums = -(-stored.table.num_rows // stored.checksums.chunk_rows) * checksum.RECORD.itemsize
+    return sums + (end - begin) * stored.table.row_stride + sum(stripe.data_offset for stripe in stored.table.stripes)
+
+
 class _FetchTable:
     """One table on its way: ranges of whole chunks, each written when its checksums are right."""
 
     def __init__(
-        self, store: _Store, build: Build, stored: StoredTable, options: StageOptions, threads: ThreadPoolExecutor
+        self, objects: Objects, build: Build, stored: StoredTable, options: StageOptions, threads: ThreadPoolExecutor
     ):
-        self._store, self._build, self._stored = store, build, stored
+        self._objects, self._build, self._stored = objects, build, stored
         self._options, self._threads = options, threads
         self._table, self._chunk_rows = stored.table, stored.checksums.chunk_rows
         self._pool = _native.ThreadPool(1, "gids-stage")
         step = max(1, RANGE_BYTES // (self._chunk_rows * self._table.row_stride)) * self._chunk_rows
-        begin, end = (0, self._table.num_rows) if self._table.held is None else self._table.held
-        first = begin // self._chunk_rows * self._chunk_rows
-        bounds = [begin, *range(first + step, end, step), end]
-        self._ranges = [(low, high) for low, high in pairwise(bounds) if high > low]
+        begin, end = _whole_chunks(stored)
+        self._ranges = list(pairwise([*range(begin, end, step), end]))
 
     def run(self) -> None:
         """Fetch the checksums, then the rows."""
@@ -232,7 +192,7 @@ class _FetchTable:
             files = self._files(stack, fresh=note is None)
             waiting: dict[Future[int], int] = {}
             left = iter([number for number in range(len(self._ranges)) if number not in done])
-            since = moved = 0
+            since = 0
             total = max(sum(high - low for low, high in self._ranges) * self._table.row_bytes, 1)
             try:
                 while True:
@@ -250,6 +210,11 @@ class _FetchTable:
                     moved = sum(self._ranges[n][1] - self._ranges[n][0] for n in done) * self._table.row_bytes
                     if self._options.progress is not None:
                         self._options.progress(self._table.name, moved, total)
+            except BaseException:
+                for future in waiting:
+                    future.cancel()
+                self._objects.close()  # ends what is under way: nobody waits for a server that does not answer
+                raise
             finally:
                 wait(waiting)  # they write to files that close now
                 self._note(key, files, done)
@@ -272,10 +237,10 @@ class _FetchTable:
                 return np.fromfile(path, checksum.RECORD)
             path.parent.mkdir(parents=True, exist_ok=True)
             with write_errors(path, self._table.name), path.open("wb") as file:
-                file.write(_required(self._store, name))
+                file.write(self._objects.required(name))
                 os.fsync(file.fileno())
         if checksum.file_digest(path) != self._stored.checksums.digest:
-            raise DatasetError(f"{self._store.url}/{name} is damaged: it is not what the manifest names")
+            raise DatasetError(f"{self._objects.url}/{name} is damaged: it is not what the manifest names")
         return np.fromfile(path, checksum.RECORD)
 
     def _files(self, stack: ExitStack, fresh: bool) -> list[int]:
@@ -286,96 +251,99 @@ class _FetchTable:
                 descriptor = os.open(stripe.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
                 stack.callback(os.close, descriptor)
                 os.ftruncate(descriptor, size)
-                if fresh and stripe.data_offset:  # what another format has before its rows
-                    os.pwrite(descriptor, _required(self._store, self._name(stripe.path), stripe.data_offset), 0)
+            if fresh and stripe.data_offset:  # what another format has before its rows
+                head = self._objects.required(self._name(stripe.path), 0, stripe.data_offset)
+                self._write(descriptor, stripe.path, head, 0)
             files.append(descriptor)
         return files
 
     def _fetch(self, number: int, sums: np.ndarray, files: Sequence[int]) -> int:
         """Fetch a range of rows; returns the bytes that were written."""
         begin, end = self._ranges[number]
-        table, stride = self._table, self._table.row_stride
-        for attempt in range(TRIES):
-            rows = np.empty((end - begin, table.row_bytes), np.uint8)
-            came: list[tuple[int, int, bytes]] = []
-            for stripe, offset, row, count in pieces(table, begin, end):
-                stop = min(offset + count * stride, self._stored.file_bytes[stripe])
-                data = _required(self._store, self._name(table.stripes[stripe].path), stop, offset)
-                came.append((stripe, offset, data))
-                view = np.lib.stride_tricks.as_strided(
-                    np.frombuffer(data, np.uint8), (count, table.row_bytes), (stride, 1), writeable=False
-                )
-                rows[row - begin : row - begin + count] = view
-            wrong = self._damage(rows, begin, sums)
-            if wrong is None:
+        for _ in range(TRIES):
+            rows, came = self._ask(begin, end)
+            actual = checksum.chunk_records(rows, self._chunk_rows, self._pool)["hash"]
+            first = begin // self._chunk_rows
+            wrong = np.flatnonzero(actual != sums["hash"][first : first + len(actual)])
+            if not len(wrong):
                 break
-            if attempt + 1 == TRIES:
-                raise DatasetError(f"{table.name} of {self._store.url} is damaged in rows {wrong[0]} to {wrong[1]}")
+        else:
+            low = (first + int(wrong[0])) * self._chunk_rows
+            high = min(low + self._chunk_rows, self._table.num_rows) - 1
+            raise DatasetError(f"{self._table.name} of {self._objects.url} is damaged in rows {low} to {high}")
         for stripe, offset, data in came:
-            with write_errors(table.stripes[stripe].path, table.name):
-                done = 0
-                while done < len(data):
-                    done += os.pwrite(files[stripe], memoryview(data)[done:], offset + done)
+            self._write(files[stripe], self._table.stripes[stripe].path, data, offset)
         return sum(len(data) for _, _, data in came)
 
-    def _damage(self, rows: np.ndarray, begin: int, sums: np.ndarray) -> tuple[int, int] | None:
-        """Return the rows of a chunk that does not have its checksum; a part's first and last chunk may not be whole."""
-        size = self._chunk_rows
-        skip = -begin % size
-        stop = len(rows) if begin + len(rows) == self._table.num_rows else len(rows) - (begin + len(rows)) % size
-        if stop <= skip:
-            return None
-        actual = checksum.chunk_records(np.ascontiguousarray(rows[skip:stop]), size, self._pool)
-        first = (begin + skip) // size
-        wrong = np.flatnonzero(actual["hash"] != sums["hash"][first : first + len(actual)])
-        if not len(wrong):
-            return None
-        low = (first + int(wrong[0])) * size
-        return low, min(low + size, self._table.num_rows) - 1
+    def _ask(self, begin: int, end: int) -> tuple[np.ndarray, list[tuple[int, int, bytes]]]:
+        """Return rows, and the bytes of each file that they are in: (stripe, offset, bytes)."""
+        table, stride = self._table, self._table.row_stride
+        rows = np.empty((end - begin, table.row_bytes), np.uint8)
+        found: dict[int, list[tuple[int, int, int]]] = {}
+        for stripe, offset, row, count in pieces(table, begin, end):
+            found.setdefault(stripe, []).append((offset, row - begin, count))
+        came = []
+        for stripe, runs in found.items():  # which follow each other in their file
+            low, high = runs[0][0], min(runs[-1][0] + runs[-1][2] * stride, self._stored.file_bytes[stripe])
+            data = self._objects.required(self._name(table.stripes[stripe].path), low, high)
+            came.append((stripe, low, data))
+            for offset, row, count in runs:
+                rows[row : row + count] = np.lib.stride_tricks.as_strided(
+                    np.frombuffer(data, np.uint8, offset=offset - low),
+                    (count, table.row_bytes),
+                    (stride, 1),
+                    writeable=False,
+                )
+        return rows, came
+
+    def _write(self, descriptor: int, path: Path, data: bytes, offset: int) -> None:
+        with write_errors(path, self._table.name):
+            done = 0
+            while done < len(data):
+                done += os.pwrite(descriptor, memoryview(data)[done:], offset + done)
 
 
-def _required(store: _Store, name: str, end: int | None = None, begin: int = 0) -> bytes:
-    try:
-        data = store.get(name, begin, end)
-    except FileNotFoundError:
-        raise DatasetError(f"{store.url}/{name} must be there (there is no such object)") from None
-    if end is not None and len(data) != end - begin:
-        raise DatasetError(f"{store.url}/{name} must have {end} bytes (it ends at {begin + len(data)})")
-    return data
-
-
-def _send(dataset: Dataset, url: str, options: StageOptions) -> None:
+def _send(dataset: Dataset, objects: Objects, options: StageOptions) -> None:
     """Send every file whose table is as its checksums say, then the manifest."""
-    store, threads = _Store(url), options.threads
+    if any(stored.table.held is not None for stored in dataset.manifest.tables()):
+        raise DatasetError(f"{dataset.path} must be a whole dataset (it is the part of one node)")
     found, files = inside(dataset.manifest, dataset.path)
     document = manifests.dump(found, dataset.path).encode()
-    if store.size(manifests.MANIFEST) is not None:
-        if store.get(manifests.MANIFEST) == document:
+    if objects.size(manifests.MANIFEST) is not None:
+        if objects.get(manifests.MANIFEST) == document:
             return  # all of it is there
-        raise DatasetError(f"{store.url} exists; choose another place, or delete it")
+        raise DatasetError(f"{objects.url} exists; choose another place, or delete it")
     ours = json.dumps({"id": dataset.id}).encode()
-    if store.size(SENDING) is None or store.get(SENDING) != ours:
-        store.put(SENDING, ours, len(ours), 1)
-        known = False
-    else:
-        known = True  # objects appear whole: one of the right size is of the run that was killed
+    # Objects appear whole: one of the right size is of the run that was killed.
+    known = objects.size(SENDING) is not None and objects.get(SENDING) == ours
+    if not known:
+        objects.put(SENDING, len(ours), lambda begin, end: ours[begin:end])
     pool = _native.ThreadPool(len(os.sched_getaffinity(0)), "gids-stage")
     for stored in dataset.manifest.tables():
         sums = dataset.path / stored.checksums.path
         sent = [(stored.checksums.path, sums, sums.stat().st_size)]
         stripes = zip(stored.table.stripes, stored.file_bytes, strict=True)
         sent += [(files[stripe.path].as_posix(), stripe.path, size) for stripe, size in stripes]
-        if known and all(store.size(name) == size for name, _, size in sent):
-            continue
-        for problem in check_table(stored, dataset.path, options.progress, pool):
-            raise DatasetError(problem.message)
-        for name, path, size in sent:
-            _send_file(store, name, path, size, threads)
-    store.put(manifests.MANIFEST, document, len(document), 1)
-    store.delete(SENDING)
+        left = [(name, path, size) for name, path, size in sent if not (known and objects.size(name) == size)]
+        if left:
+            for problem in check_table(stored, dataset.path, options.progress, pool):
+                raise DatasetError(problem.message)
+        for name, path, size in left:
+            _send_file(objects, name, path, size, options)
+    objects.put(manifests.MANIFEST, len(document), lambda begin, end: document[begin:end])
+    objects.delete(SENDING)
 
 
-def _send_file(store: _Store, name: str, path: Path, size: int, threads: int) -> None:
+def _send_file(objects: Objects, name: str, path: Path, size: int, options: StageOptions) -> None:
+    def read(begin: int, end: int) -> bytes:
+        data = np.empty(end - begin, np.uint8)
+        read_into(path, begin, data)
+        return data.tobytes()
+
+    def sent(done: int) -> None:
+        if options.progress is not None:
+            options.progress(f"sending {name}", done, max(size, 1))
+
     if path.stat().st_size != size:
         raise DatasetError(f"{path} must have {size} bytes (got {path.stat().st_size})")
-    store.put(name, path, size, threads)
+    objects.put(name, size, read, options.threads, sent)

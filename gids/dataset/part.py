@@ -58,8 +58,7 @@ def write_part(
     progress : callable, optional
         Called with a table's name, bytes copied, and bytes to copy.
     """
-    if nodes < 1 or not 0 <= node < nodes:
-        raise ConfigError(f"node must be in [0, nodes) (got {node} of {nodes})")
+    found = part_of(dataset.manifest, node, nodes)
     target = Path(path).absolute()
     if target.exists():
         raise DatasetError(f"{target} must not exist (remove it to write it again)")
@@ -67,15 +66,7 @@ def write_part(
     shutil.rmtree(making, ignore_errors=True)  # of a run that was killed
     making.mkdir(parents=True)
     try:
-        found = copy.deepcopy(dataset.manifest)
         files: dict[Path, Path] = {}  # of the source -> of the part
-        for features in [
-            *(entry.features for entry in found.nodes.values()),
-            *(entry.features for entry in found.edges.values()),
-        ]:
-            for name, stored in features.items():
-                begin, end = bounds(stored.table.num_rows, nodes)[[node, node + 1]].tolist()
-                features[name] = replace(stored, table=replace(stored.table, held=(begin, end)))
         for stored in found.tables():
             _copy_table(stored, dataset.path, making, files, progress)
         _write_manifest(_moved(found, files, target), target, making)
@@ -86,6 +77,18 @@ def write_part(
         shutil.rmtree(making, ignore_errors=True)
         raise
     return open_dataset(target)
+
+
+def part_of(whole: Manifest, node: int, nodes: int) -> Manifest:
+    """Return the manifest of the part of a dataset that a node holds; its files are those of the whole."""
+    if nodes < 1 or not 0 <= node < nodes:
+        raise ConfigError(f"node must be in [0, nodes) (got {node} of {nodes})")
+    found = copy.deepcopy(whole)
+    for entry in (*found.nodes.values(), *found.edges.values()):
+        for name, stored in entry.features.items():
+            begin, end = bounds(stored.table.num_rows, nodes)[[node, node + 1]].tolist()
+            entry.features[name] = replace(stored, table=replace(stored.table, held=(begin, end)))
+    return found
 
 
 def _copy_table(

@@ -1,7 +1,10 @@
 """gids stage: to an S3 server on this machine and back, checked on the way, resumed, and refused by name."""
 
+import asyncio
 import logging
 import re
+import signal
+import threading
 import urllib.request
 
 import numpy as np
@@ -11,8 +14,10 @@ import torch
 import gids
 from gids.cli import main
 from gids.cluster import stage as staging
+from gids.cluster.objects import Objects
 from gids.cluster.stage import StageOptions, stage
 from gids.dataset import DatasetWriter, checksum
+from gids.dataset.rows import read_rows
 from gids.dataset.verifier import verify
 from gids.errors import ConfigError, DatasetError
 
@@ -69,7 +74,7 @@ def dataset(tmp_path, monkeypatch):
 
 
 def rows_of(dataset):
-    return [gids.dataset.rows.read_rows(stored.table).tobytes() for stored in dataset.manifest.tables()]
+    return [read_rows(stored.table).tobytes() for stored in dataset.manifest.tables()]
 
 
 def test_there_and_back(dataset, tmp_path, s3, capsys):
@@ -99,7 +104,7 @@ def test_a_cut_fetch_goes_on_where_it_was(dataset, tmp_path, monkeypatch):
     url = url_of(tmp_path / "objects")
     stage(dataset.path, url)
     monkeypatch.setattr(staging, "CHECKPOINT_BYTES", 1)
-    get, asked = staging._Store.get, []
+    get, asked = Objects.get, []
 
     def counted(store, name, begin=0, end=None):
         asked.append(name)
@@ -107,7 +112,7 @@ def test_a_cut_fetch_goes_on_where_it_was(dataset, tmp_path, monkeypatch):
             raise DatasetError("the network is gone")
         return get(store, name, begin, end)
 
-    monkeypatch.setattr(staging._Store, "get", counted)
+    monkeypatch.setattr(Objects, "get", counted)
     stop = -1
     stage(url, tmp_path / "whole", StageOptions(threads=1))
     whole = len(asked)
@@ -181,7 +186,105 @@ def test_refusals(dataset, tmp_path, s3, capsys):
         stage("carrier://pigeon", tmp_path / "back")
     with pytest.raises(ConfigError, match="threads must be at least 1"):
         StageOptions(threads=0)
+    with pytest.raises(ConfigError, match=r"budget is an option of fetching \(got 1GiB"):
+        stage(dataset.path, url_of(tmp_path / "objects"), StageOptions(budget="1GiB"))
+    assert main(["stage", "file:///none", str(tmp_path / "back"), "--node", "1"]) == 1
+    assert "--node and --nodes must be given together (got 1 and None)" in capsys.readouterr().err
     url = url_of(tmp_path / "objects")
     stage(dataset.path, url)
     assert main(["stage", url, str(tmp_path / "back"), "--budget", "10KiB"]) == 1
-    assert re.search(r"budget must hold the dataset, which takes .* \(got 10\.0 KiB\)", capsys.readouterr().err)
+    assert re.search(r"budget must hold what is fetched, which takes .* \(got 10\.0 KiB\)", capsys.readouterr().err)
+
+
+def test_a_node_fetches_its_part(dataset, tmp_path):
+    url = url_of(tmp_path / "objects")
+    stage(dataset.path, url)
+    whole = dataset.feature_table()
+    for node in range(2):
+        words = ["stage", url, str(tmp_path / str(node)), "--node", str(node), "--nodes", "2", "--quiet"]
+        assert main(words) == 0
+        part = gids.open(tmp_path / str(node))
+        assert part.id == dataset.id
+        assert verify(part) == []
+        held = part.feature_table().held
+        assert held == (node * N // 2, (node + 1) * N // 2)
+        assert read_rows(part.feature_table(), *held).tobytes() == read_rows(whole, *held).tobytes()
+    with pytest.raises(DatasetError, match="must be a whole dataset"):
+        stage(part.path, url_of(tmp_path / "second"))
+    # Half of the rows fits into a budget that the whole does not fit into.
+    budget = sum(stored.table.total_bytes for stored in dataset.manifest.tables()) * 3 // 4
+    with pytest.raises(ConfigError, match="budget must hold"):
+        stage(url, tmp_path / "third", StageOptions(budget=budget))
+    assert stage(url, tmp_path / "third", StageOptions(budget=budget, part=(0, 2))).id == dataset.id
+
+
+def test_a_range_that_came_damaged_is_asked_for_again(dataset, tmp_path, monkeypatch):
+    url = url_of(tmp_path / "objects")
+    stage(dataset.path, url)
+    get, hurt = Objects.get, []
+
+    def once(objects, name, begin=0, end=None):
+        data = get(objects, name, begin, end)
+        if name.endswith("labels.bin") and not hurt:
+            hurt.append(name)
+            return bytes([data[0] ^ 1]) + data[1:]
+        return data
+
+    monkeypatch.setattr(Objects, "get", once)
+    assert rows_of(stage(url, tmp_path / "back")) == rows_of(dataset)
+    assert hurt
+
+
+@pytest.mark.parametrize("way", ["fetching", "sending"])
+def test_ctrl_c_ends_requests_that_nobody_answers(dataset, tmp_path, monkeypatch, way):
+    import obstore
+
+    url = url_of(tmp_path / "objects")
+    asked, cancelled = threading.Event(), []
+
+    async def never(*arguments, **options):
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append(way)
+            raise
+
+    def interrupt():
+        asked.wait()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    if way == "fetching":
+        stage(dataset.path, url)
+    monkeypatch.setattr(obstore, "get_range_async" if way == "fetching" else "put_async", never)
+    pressing = threading.Thread(target=interrupt)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        stage(*((url, tmp_path / "back") if way == "fetching" else (dataset.path, url)))
+    pressing.join()
+    assert cancelled
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith(("gids-stage", "gids-objects"))]
+    monkeypatch.undo()
+    if way == "sending":
+        stage(dataset.path, url)
+    assert rows_of(stage(url, tmp_path / "back")) == rows_of(dataset)
+
+
+def test_large_objects_go_in_parts_and_say_how_far_they_are(s3, tmp_path):
+    data = np.random.default_rng(1).bytes((17 << 20) + 5)
+    sent = []
+    with Objects(f"{s3}/large") as objects:
+        objects.put("rows.bin", len(data), lambda begin, end: data[begin:end], 3, sent.append)
+        assert objects.size("rows.bin") == len(data)
+        assert objects.get("rows.bin") == data
+        assert objects.get("rows.bin", 1 << 23, (1 << 23) + 7) == data[1 << 23 : (1 << 23) + 7]
+
+        def fails(begin, end):
+            raise DatasetError("the drive is gone")
+
+        with pytest.raises(DatasetError, match="the drive is gone"):
+            objects.put("none.bin", len(data), fails)
+        assert objects.size("none.bin") is None
+    assert sent[-1] == len(data)
+    assert sorted(sent) == sent
+    assert len(sent) > 2
