@@ -1,4 +1,4 @@
-"""``gids bench cluster``: two ranks with split tables beside two with whole ones, and looking ahead beside asking and waiting."""
+"""``gids bench cluster``: split tables beside whole ones, looking ahead beside asking, conversion on Ray beside one process."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from gids.bench import cluster_convert
 from gids.bench.harness import Bar, Contender, Report, alternate
 from gids.bench.hosts import Hosts, refusal
 from gids.errors import GidsError
@@ -59,6 +60,8 @@ class Scale:
 #: Dense batches for the rate, as in ``bench epoch``; small ones for the delay, whose rows are soon moved.
 RATE = Scale("2M", 15, 256, 1024, (10, 10), 24, "1GiB", "128MiB", "128MiB", "64MiB")
 DELAY = Scale("2M", 15, 256, 64, (10, 5), 150, "512MiB", "64MiB", "64MiB", "64MiB")
+#: What is measured: split tables over loopback, delay and a slow link between hosts, and conversion on Ray.
+PARTS = ("rate", "hosts", "convert")
 QUICK_RATE = Scale("20k", 8, 64, 64, (5, 5), 4, "128MiB", "1MiB", "1MiB", "8MiB")
 QUICK_DELAY = Scale("20k", 8, 64, 16, (5, 5), 4, "128MiB", "1MiB", "1MiB", "8MiB")
 
@@ -66,6 +69,7 @@ QUICK_DELAY = Scale("20k", 8, 64, 16, (5, 5), 4, "128MiB", "1MiB", "1MiB", "8MiB
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("--data", type=Path, help="directory of the dataset: used again where it is there, and kept")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to run (default: all)")
     parser.add_argument("--rounds", type=int, help="repeats (default 5; 1 with --quick)")
 
 
@@ -75,27 +79,38 @@ def run(args: argparse.Namespace) -> Report:
     rounds = args.rounds or (1 if args.quick else 5)
     settings = {"quick": args.quick, "rounds": rounds, "rate": asdict(rate), "delay": asdict(delay)}
     report = Report("cluster", settings | {"delay_s": DELAY_S, "ranks": 2})
+    not_run = report.extra["not_run"] = {}
     with ExitStack() as stack:
         data = args.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gids-bench-"))) / "graph"
-        if not data.exists():
+        if not data.exists() and {"rate", "hosts"} & set(args.only):
             _make(data, rate)
-        with Ranks(data, rate, ("replicated", "sharded")) as ranks:
-            ranks.measure(report, rounds)
-        medians = {m.name: m.median for m in report.measurements}
-        ratio = medians["sharded"] / medians["replicated"]
-        report.bars.append(Bar("rows/s, sharded over replicated, two ranks on loopback", ratio, FLOOR_SHARDED))
-        if reason := refusal():
-            report.extra["not_run"] = {"look-ahead over ask-and-wait": reason}
-            return report
-        with Hosts(2, delay_s=DELAY_S) as hosts, Ranks(data, delay, ("look-ahead", "ask and wait"), hosts) as ranks:
-            ranks.measure(report, rounds)
-        medians = {m.name: m.median for m in report.measurements}
-        ratio = medians["look-ahead"] / medians["ask and wait"]
-        report.bars.append(Bar(f"look-ahead over ask-and-wait, {DELAY_S * 1e3:g} ms of delay", ratio, FLOOR_AHEAD))
-        with Hosts(2, bytes_per_s=LINK_BYTES_PER_S) as hosts, Ranks(data, rate, ("slow link",), hosts) as ranks:
-            ranks.measure(report, max(1, rounds // 2))
-            report.extra["model"] = _model(ranks.results["slow link"])
+        if "rate" in args.only:
+            with Ranks(data, rate, ("replicated", "sharded")) as ranks:
+                ranks.measure(report, rounds)
+            ratio = _median(report, "sharded") / _median(report, "replicated")
+            report.bars.append(Bar("rows/s, sharded over replicated, two ranks on loopback", ratio, FLOOR_SHARDED))
+        if "hosts" in args.only:
+            if reason := refusal():
+                not_run["hosts"] = reason
+            else:
+                _on_hosts(report, data, rate, delay, rounds)
+    if "convert" in args.only and (reason := cluster_convert.measure(report, args.quick, rounds)):
+        not_run["convert"] = reason
     return report
+
+
+def _median(report: Report, name: str) -> float:
+    return next(found.median for found in report.measurements if found.name == name)
+
+
+def _on_hosts(report: Report, data: Path, rate: Scale, delay: Scale, rounds: int) -> None:
+    with Hosts(2, delay_s=DELAY_S) as hosts, Ranks(data, delay, ("look-ahead", "ask and wait"), hosts) as ranks:
+        ranks.measure(report, rounds)
+    ratio = _median(report, "look-ahead") / _median(report, "ask and wait")
+    report.bars.append(Bar(f"look-ahead over ask-and-wait, {DELAY_S * 1e3:g} ms of delay", ratio, FLOOR_AHEAD))
+    with Hosts(2, bytes_per_s=LINK_BYTES_PER_S) as hosts, Ranks(data, rate, ("slow link",), hosts) as ranks:
+        ranks.measure(report, max(1, rounds // 2))
+        report.extra["model"] = _model(ranks.results["slow link"])
 
 
 def _model(rounds: Sequence[Sequence[dict[str, Any]]]) -> dict[str, float]:

@@ -19,10 +19,13 @@ def test_ranks_are_measured(tmp_path, capsys):
     for answer in results["sharded"]:
         assert 0 < answer["exchange"]["rows_asked"] < answer["rows"]
     assert all(answer["exchange"] == {} for answer in results["replicated"])
+    expected = {"replicated", "sharded"}
     if reason := refusal():
-        assert list(rates) == ["replicated", "sharded"]
-        assert reason in results["not_run"].values()
-        return
-    assert list(rates) == ["replicated", "sharded", "look-ahead", "ask and wait", "slow link"]
-    assert len(report["bars"]) == 2
-    assert results["model"]["measured_rows_per_s"] > 0
+        assert results["not_run"]["hosts"] == reason
+    else:
+        expected |= {"look-ahead", "ask and wait", "slow link"}
+        assert results["model"]["measured_rows_per_s"] > 0
+    if "convert" not in results["not_run"]:  # Ray and pyarrow are extras
+        expected |= {"one process", "Ray"}
+    assert set(rates) == expected
+    assert len(report["bars"]) == len(expected) // 2
