@@ -24,7 +24,7 @@ COPIES = 6
 #: Ranges that a list of edges is read in, at most: each has a file for every bucket.
 MAX_PIECES = 32
 #: Rows of one task, in bytes: enough to be worth handing over, few enough for progress and for an even end.
-TASK_BYTES = 256 << 20
+TASK_BYTES = 64 << 20
 
 
 def run_noted(
