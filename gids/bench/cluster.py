@@ -79,7 +79,8 @@ def run(args: argparse.Namespace) -> Report:
     rounds = args.rounds or (1 if args.quick else 5)
     settings = {"quick": args.quick, "rounds": rounds, "rate": asdict(rate), "delay": asdict(delay)}
     report = Report("cluster", settings | {"delay_s": DELAY_S, "ranks": 2})
-    not_run = report.extra["not_run"] = {}
+    not_run: dict[str, str] = {}
+    report.extra["not_run"] = not_run
     with ExitStack() as stack:
         data = args.data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gids-bench-"))) / "graph"
         if not data.exists() and {"rate", "hosts"} & set(args.only):
@@ -94,8 +95,8 @@ def run(args: argparse.Namespace) -> Report:
                 not_run["hosts"] = reason
             else:
                 _on_hosts(report, data, rate, delay, rounds)
-    if "convert" in args.only and (reason := cluster_convert.measure(report, args.quick, rounds)):
-        not_run["convert"] = reason
+    if "convert" in args.only and (missing := cluster_convert.measure(report, args.quick, rounds)):
+        not_run["convert"] = missing
     return report
 
 

@@ -16,7 +16,7 @@ BENCHMARKS: dict[str, str] = {
     "partition": "cut and speed of partitioning, and what batches from parts and rows by part save",
     "pack": "packed epochs beside reading online, in dense and in sparse batches, and what packing takes",
     "infer": "a model over every node under a memory limit, beside DGL layer by layer over a mapped file",
-    "cluster": "two ranks with split tables beside whole ones, and looking ahead beside asking and waiting",
+    "cluster": "split tables beside whole ones, looking ahead beside asking and waiting, conversion on Ray beside one process",
     "kg": "complete subgraphs through slices, beside exact extraction from disk and whole copies",
     "nvme": "what the NVMe queue code costs, against a drive made of memory",
     "cuda": "what a batch asks of a GPU, counted on the stand-in, and how long it would take: estimated, not measured",

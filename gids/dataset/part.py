@@ -84,10 +84,11 @@ def part_of(whole: Manifest, node: int, nodes: int) -> Manifest:
     if nodes < 1 or not 0 <= node < nodes:
         raise ConfigError(f"node must be in [0, nodes) (got {node} of {nodes})")
     found = copy.deepcopy(whole)
-    for entry in (*found.nodes.values(), *found.edges.values()):
-        for name, stored in entry.features.items():
+    features = [entry.features for entry in found.nodes.values()] + [entry.features for entry in found.edges.values()]
+    for tables in features:
+        for name, stored in tables.items():
             begin, end = bounds(stored.table.num_rows, nodes)[[node, node + 1]].tolist()
-            entry.features[name] = replace(stored, table=replace(stored.table, held=(begin, end)))
+            tables[name] = replace(stored, table=replace(stored.table, held=(begin, end)))
     return found
 
 

@@ -1,4 +1,4 @@
-"""``gids bench cluster --quick``: ranks are measured on loopback and, where hosts can be made, on hosts of their own."""
+"""``gids bench cluster --quick``: ranks on loopback and, where there can be, on hosts of their own; conversion on Ray."""
 
 import json
 
@@ -11,6 +11,7 @@ from gids.cli import main
 @pytest.mark.long
 def test_ranks_are_measured(tmp_path, capsys):
     options = ["--quick", "--json", "--no-fail", "--rounds", "1", "--data", str(tmp_path / "graph")]
+    options += ["--only", "rate", "hosts", "convert"]
     assert main(["bench", "cluster", *options]) == 0
     report = json.loads(capsys.readouterr().out)
     results = report["results"]
