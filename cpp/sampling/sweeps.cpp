@@ -126,7 +126,7 @@ void Sweeps::pass(Requests requests, const std::function<void()>& check_interrup
         request->result.frames_ = frames;
         request->result.offset_ = (request->rows.data() - all.data()) * options_.row_bytes;
     }
-    const auto job = reader_.submit(all, frames->data(), Conversion::kNone);
+    const auto job = reader_.submit(all, frames->data());
     while (!job->wait_for(kDiskSlice)) {
         if (!check_interrupt) continue;
         try {

@@ -200,18 +200,17 @@ void bind_storage(nb::module_& m) {
             nb::keep_alive<1, 13>())
         .def(
             "submit",
-            [](BoundReader& self, ConstVector<int64_t> rows, uintptr_t address, int conversion,
+            [](BoundReader& self, ConstVector<int64_t> rows, uintptr_t address,
                const std::optional<ConstVector<int32_t>>& places, nb::object out) {
                 std::shared_ptr<Job> job;
                 {
                     const nb::gil_scoped_release nogil;
                     const auto where = places ? std::span(places->data(), places->size()) : std::span<const int32_t>();
-                    job = self.submit({rows.data(), rows.size()}, reinterpret_cast<std::byte*>(address),
-                                      static_cast<Conversion>(conversion), where);
+                    job = self.submit({rows.data(), rows.size()}, reinterpret_cast<std::byte*>(address), where);
                 }
                 return Pending(std::move(job), std::move(out));
             },
-            "rows"_a, "address"_a, "conversion"_a, "places"_a.none(), "out"_a)
+            "rows"_a, "address"_a, "places"_a.none(), "out"_a)
         .def(
             "close", [](BoundReader& r) { return r.close(); }, nb::call_guard<nb::gil_scoped_release>(),
             "Give the names of threads that were left behind, blocked in the kernel.")

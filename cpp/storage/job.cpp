@@ -62,17 +62,15 @@ const auto copy_streaming = __builtin_cpu_supports("avx512f") ? stream_avx512 : 
 
 }  // namespace
 
-Job::Job(ReadPlan plan, std::byte* out, Conversion conversion, uint64_t row_bytes, std::shared_ptr<Watch> watch)
+Job::Job(ReadPlan plan, std::byte* out, uint64_t row_bytes, std::shared_ptr<Watch> watch)
     : plan_(std::move(plan)),
       out_(out),
-      conversion_(conversion),
       watch_(std::move(watch)),
       remaining_(plan_.reads().size()),
       progress_(Watch::Clock::now().time_since_epoch().count()) {
     if (plan_.reads().empty()) state_ = State::kDone;
 #ifdef __x86_64__
-    streams_ = conversion == Conversion::kNone && row_bytes % kLine == 0 &&
-               reinterpret_cast<uintptr_t>(out) % kLine == 0 &&
+    streams_ = row_bytes % kLine == 0 && reinterpret_cast<uintptr_t>(out) % kLine == 0 &&
                static_cast<uint64_t>(plan_.num_rows()) * row_bytes >= kStreamBytes;
 #else
     static_cast<void>(row_bytes);
@@ -86,7 +84,7 @@ uint64_t Job::origin(const TableLayout& layout, const Read& read) {
 }
 
 std::byte* Job::place_of(const TableLayout& layout, const Read& read) const {
-    if (read.count != 1 || read.length != kPage || conversion_ != Conversion::kNone) return nullptr;
+    if (read.count != 1 || read.length != kPage) return nullptr;
     const uint64_t begin = layout.offset_of(plan_.key(read.first), read.file) + read.row_begin;
     if (read.offset != begin || read.length != read.row_end - read.row_begin) return nullptr;
     std::byte* const place = out_ + plan_.position(read.first) * layout.row_bytes() + read.row_begin;
@@ -95,12 +93,11 @@ std::byte* Job::place_of(const TableLayout& layout, const Read& read) const {
 
 void Job::copy_out(const TableLayout& layout, const Read& read, const std::byte* data) const {
     const uint64_t part = read.row_end - read.row_begin;
-    const bool widen = conversion_ != Conversion::kNone;
-    const uint64_t row_bytes = layout.row_bytes(), out_row_bytes = widen ? 2 * row_bytes : row_bytes;
-    std::byte* const out = out_ + (widen ? 2 * read.row_begin : read.row_begin);
+    const uint64_t row_bytes = layout.row_bytes();
+    std::byte* const out = out_ + read.row_begin;
     const uint64_t first = origin(layout, read);
     const size_t last = size_t{read.first} + read.count;
-    const auto target = [&](size_t i) { return out + plan_.position(i) * out_row_bytes; };
+    const auto target = [&](size_t i) { return out + plan_.position(i) * row_bytes; };
     const auto source = [&](size_t i) { return data + (first + plan_.key(i) * layout.row_stride()); };
     const auto each_row = [&](auto&& move) {
         for (size_t i = read.first; i < last; ++i) move(target(i), source(i), part);
@@ -114,12 +111,7 @@ void Job::copy_out(const TableLayout& layout, const Read& read, const std::byte*
             move(target(i), source(i), part);
         }
     };
-    if (widen) {
-        each_long_row([&](std::byte* to, const std::byte* from, uint64_t bytes) {
-            widen_row(Serial{}, conversion_, reinterpret_cast<const uint8_t*>(from), reinterpret_cast<uint32_t*>(to),
-                      static_cast<int64_t>(bytes / 2));
-        });
-    } else if (part == 4) each_row(copy_fixed<4>);
+    if (part == 4) each_row(copy_fixed<4>);
     else if (part == 8) each_row(copy_fixed<8>);
 #ifdef __x86_64__
     else if (streams_ && part == row_bytes) {
@@ -163,9 +155,9 @@ bool Job::copy_out_guarded(const TableLayout& layout, const Read& read, const st
 }
 
 void Job::prefetch_first(const TableLayout& layout, const Read& read, const std::byte* data) const {
-    const uint64_t part = read.row_end - read.row_begin, scale = conversion_ == Conversion::kNone ? 1 : 2;
+    const uint64_t part = read.row_end - read.row_begin;
     prefetch_from(data + (origin(layout, read) + plan_.key(read.first) * layout.row_stride()), part);
-    if (!streams_) prefetch_to(out_ + scale * (plan_.position(read.first) * layout.row_bytes() + read.row_begin), part);
+    if (!streams_) prefetch_to(out_ + plan_.position(read.first) * layout.row_bytes() + read.row_begin, part);
 }
 
 bool Job::begin_copy() {

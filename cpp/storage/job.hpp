@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 
-#include "convert.cuh"
 #include "storage/plan.hpp"
 #include "storage/watch.hpp"
 
@@ -30,7 +29,7 @@ class Job {
 public:
     static constexpr uint64_t kPage = 4096;
 
-    Job(ReadPlan plan, std::byte* out, Conversion conversion, uint64_t row_bytes, std::shared_ptr<Watch> watch);
+    Job(ReadPlan plan, std::byte* out, uint64_t row_bytes, std::shared_ptr<Watch> watch);
 
     const ReadPlan& plan() const { return plan_; }
     void begin() { begun_.store(true, std::memory_order_relaxed); }  // relaxed: a hint for deadlines
@@ -75,7 +74,6 @@ private:
 
     const ReadPlan plan_;
     std::byte* const out_;
-    const Conversion conversion_;
     const std::shared_ptr<Watch> watch_;
     bool streams_ = false;  // rows are written past the caches
     std::atomic<State> state_{State::kRunning};

@@ -134,11 +134,10 @@ Reader::Open& Reader::here() {
     return *open_;
 }
 
-std::shared_ptr<Job> Reader::submit(std::span<const int64_t> rows, std::byte* out, Conversion conversion,
-                                    std::span<const int32_t> places) {
+std::shared_ptr<Job> Reader::submit(std::span<const int64_t> rows, std::byte* out, std::span<const int32_t> places) {
     Open& state = here();
     ReaderCore& core = *state.core;
-    auto job = std::make_shared<Job>(plan_reads(layout_, rows, core.limits, core.pool, places), out, conversion,
+    auto job = std::make_shared<Job>(plan_reads(layout_, rows, core.limits, core.pool, places), out,
                                      layout_.row_bytes(), core.watch);
     const std::lock_guard lock(core.mutex);
     if (state.closed) throw StorageError("the reader is closed", layout_.files()[0].path, 0, 0, 0);

@@ -71,10 +71,9 @@ public:
     Reader(const Reader&) = delete;
     Reader& operator=(const Reader&) = delete;
 
-    // `out` must hold the rows (twice their bytes when they are widened) and stay valid until the job has ended.
+    // `out` must hold the rows and stay valid until the job has ended.
     // Row i is put at position places[i] of it, where places are given, else at position i.
-    std::shared_ptr<Job> submit(std::span<const int64_t> rows, std::byte* out, Conversion conversion,
-                                std::span<const int32_t> places = {});
+    std::shared_ptr<Job> submit(std::span<const int64_t> rows, std::byte* out, std::span<const int32_t> places = {});
 
     // Cancels what runs and returns within about a second, even if requests are stuck. Idempotent. Returns the names of
     // the threads that are blocked in the kernel: they were left behind, and end by themselves when they come back.

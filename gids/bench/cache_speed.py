@@ -40,7 +40,6 @@ class _Memory:
         self,
         rows: Tensor,
         out: Tensor,
-        dtype: torch.dtype | None = None,
         places: NDArray[np.int32] | None = None,
     ) -> _Arrived:
         assert places is None

@@ -179,12 +179,9 @@ class SplitReader:
         self,
         rows: Tensor,
         out: Tensor,
-        dtype: torch.dtype | None = None,
         places: NDArray[np.int32] | None = None,
     ) -> PendingRows:
-        """Begin to read; see :class:`gids.tiers.host_buffer.RowSource`. Rows come in the table's dtype."""
-        if dtype is not None and dtype != self.table.torch_dtype:
-            raise ConfigError(f"dtype of rows from other nodes must be {self.table.torch_dtype} (got {dtype})")
+        """Begin to read; see :class:`gids.tiers.host_buffer.RowSource`."""
         return self._exchange.submit(self.table, self._own, rows.numpy(), out, places)
 
     def stats(self) -> Mapping[str, int]:

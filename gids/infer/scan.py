@@ -223,7 +223,10 @@ class ScanSweep:
         parts = self.parts(tiles)
         facts.reasons += (f"rows of all sources pass by {len(parts)} times",)
         most = max(self.block_rows, max(tile.end - tile.begin for tile in tiles))
-        buffers = [aligned_empty(most, self.kind.dim, self.kind.dtype) for _ in range(2)]
+        stored = self._table.torch_dtype
+        buffers = [aligned_empty(most, self.kind.dim, stored) for _ in range(2)]
+        if stored != self.kind.dtype:  # half precision: together they take what two buffers of the layer's type would
+            buffers.append(torch.empty(most, self.kind.dim, dtype=self.kind.dtype))
         with RowReader(self._table, self.storage, self._pool) as reader:
             for part in parts:
                 size = self._part_bytes(part.end - part.begin, part.edges)
@@ -304,18 +307,21 @@ class ScanSweep:
     def _in_order(
         self, reader: RowReader, ranges: list[tuple[int, int]], buffers: list[Tensor], facts: SweepFacts
     ) -> Iterator[tuple[int, Tensor]]:
-        """Yield first ids with the rows that follow; those of the next range are read meanwhile."""
+        """Yield first ids with the rows that follow; those of the next range are read meanwhile.
+
+        They are read to the first two buffers in turn, and converted to a third where there is one.
+        """
         coming: tuple[int, Any] | None = None
         for number, (begin, end) in enumerate([*ranges, (0, 0)]):
             ahead = None
             if number < len(ranges):
                 out = buffers[number % 2][: end - begin]
-                ahead = (begin, reader.submit(np.arange(begin, end), out, self.kind.dtype))
+                ahead = (begin, reader.submit(np.arange(begin, end), out))
             if coming is not None:
                 started = time.perf_counter()
                 rows = coming[1].wait()
                 facts.read_wait_s += time.perf_counter() - started
-                yield coming[0], rows
+                yield coming[0], buffers[2][: len(rows)].copy_(rows) if len(buffers) > 2 else rows
             coming = ahead
 
     def rows_passing(self, part: Part) -> int:

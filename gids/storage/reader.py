@@ -19,8 +19,6 @@ from gids.storage.options import StorageOptions
 from gids.storage.plan import PlanLimits, as_rows, native_layout
 from gids.table import RowTable
 
-_WIDEN = {(torch.float16, torch.float32): 1, (torch.bfloat16, torch.float32): 2}
-
 
 def aligned_empty(rows: int, dim: int, dtype: torch.dtype) -> torch.Tensor:
     """Return an uninitialised ``[rows, dim]`` tensor that begins at a page, so that rows can be read without a copy."""
@@ -134,7 +132,6 @@ class RowReader:
         self,
         rows: object,
         out: torch.Tensor,
-        dtype: torch.dtype | None = None,
         places: npt.NDArray[np.int32] | None = None,
     ) -> PendingRead:
         """Start reading; ``out[i]`` becomes row ``rows[i]``, or ``out[places[i]]`` does.
@@ -147,15 +144,13 @@ class RowReader:
             Must not be touched until the read has ended; with ``places``, only those rows of it. Rows of
             4 KiB are put there by the device itself where ``out`` begins at a page (:func:`aligned_empty`); after a
             time-out, it may still do so.
-        dtype : torch.dtype, optional
-            float32 widens float16 and bfloat16 rows on the way; None keeps the table's.
         places : array of int32 [n], optional
             Rows of ``out`` to fill, each once; ``out`` may then have any number of rows.
         """
         if self._closed:
             raise StorageError("the reader is closed", str(self.table.stripes[0].path))
         row_array = as_rows(rows)
-        dtype = dtype or self.table.torch_dtype
+        dtype = self.table.torch_dtype
         shape = (len(row_array) if places is None else out.shape[0], self.table.dim)
         if out.device.type != "cpu" or not out.is_contiguous() or out.dtype != dtype or tuple(out.shape) != shape:
             raise ConfigError(
@@ -167,9 +162,9 @@ class RowReader:
         if places is not None and len(places) and int(places.max()) >= len(out):
             raise ConfigError(f"places must be in [0, {len(out)}) (got {int(places.max())})")
         self._await_orphaned_reads()
-        return PendingRead(self._native.submit(row_array, out.data_ptr(), self._conversion(dtype), places, out), out)
+        return PendingRead(self._native.submit(row_array, out.data_ptr(), places, out), out)
 
-    def read(self, rows: object, out: torch.Tensor | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
+    def read(self, rows: object, out: torch.Tensor | None = None) -> torch.Tensor:
         """Read rows and wait for them.
 
         Parameters
@@ -178,13 +173,11 @@ class RowReader:
             Any order, duplicates allowed.
         out : Tensor [n, dim], optional
             Made if not given.
-        dtype : torch.dtype, optional
-            As for :meth:`submit`.
         """
         row_array = as_rows(rows)
         if out is None:
-            out = aligned_empty(len(row_array), self.table.dim, dtype or self.table.torch_dtype)
-        return self.submit(row_array, out, dtype).wait()
+            out = aligned_empty(len(row_array), self.table.dim, self.table.torch_dtype)
+        return self.submit(row_array, out).wait()
 
     def _await_orphaned_reads(self) -> None:
         """Return when reads that were given up are back: they may write to memory that the caller uses again."""
@@ -228,16 +221,6 @@ class RowReader:
 
     def __repr__(self) -> str:
         return f"RowReader({self.table.name!r}, engine={self.engine!r}, queue_depth={self.queue_depth})"
-
-    def _conversion(self, dtype: torch.dtype) -> int:
-        if dtype == self.table.torch_dtype:
-            return 0
-        try:
-            return _WIDEN[self.table.torch_dtype, dtype]
-        except KeyError:
-            raise ConfigError(
-                f"dtype must be {self.table.torch_dtype}, or float32 for float16 and bfloat16 tables (got {dtype})"
-            ) from None
 
 
 def choose_engine(wanted: str) -> tuple[str, str]:

@@ -34,7 +34,6 @@ class RowSource(Protocol):
         self,
         rows: Tensor,
         out: Tensor,
-        dtype: torch.dtype | None = None,
         places: NDArray[np.int32] | None = None,
     ) -> PendingRows:
         """Begin to read ``out[i] = row rows[i]``, or ``out[places[i]]`` where places are given."""

@@ -92,7 +92,7 @@ TEST_CASE("reads in place: several threads at once, some give up and free the me
                 for (unsigned round = 0; round < 6; ++round) {
                     const auto rows = some_rows(caller * 100 + round, 300);
                     const Memory out = memory_for(rows.size());
-                    const auto job = reader.submit(rows, out.get(), gids::Conversion::kNone);
+                    const auto job = reader.submit(rows, out.get());
                     if (round % 3 == 2) {
                         job->cancel();
                         continue;
@@ -116,7 +116,7 @@ TEST_CASE("reads in place: a failed read waits for the others, then the memory i
         Reader reader(table.layout(), options(engine, FaultOptions{.fail_at = 5, .delay_us = 2000}), nullptr);
         const auto rows = some_rows(1, 100);
         Memory out = memory_for(rows.size());
-        const auto job = reader.submit(rows, out.get(), gids::Conversion::kNone);
+        const auto job = reader.submit(rows, out.get());
         CHECK_THROWS_AS(while (!job->wait_for(std::chrono::milliseconds(100))){}, gids::StorageError);
         CHECK(!job->abandoned());
         out.reset();
@@ -132,7 +132,7 @@ TEST_CASE("reads in place: stuck ones are orphaned, and closing returns") {
         std::shared_ptr<Job> job;
         {
             Reader reader(table.layout(), options(engine, FaultOptions{.stuck_at = 3}, 0.2), nullptr);
-            job = reader.submit(rows, out.get(), gids::Conversion::kNone);
+            job = reader.submit(rows, out.get());
             CHECK_THROWS_AS(while (!job->wait_for(std::chrono::milliseconds(100))){}, gids::StorageError);
             CHECK(job->abandoned());
             CHECK(reader.orphaned_reads() > 0);

@@ -104,7 +104,7 @@ TEST_CASE("several threads read at once, some give up") {
                 for (unsigned round = 0; round < 6; ++round) {
                     const auto rows = some_rows(caller * 100 + round, 2000);
                     std::vector<std::byte> out(rows.size() * kRowBytes);
-                    const auto job = reader.submit(rows, out.data(), gids::Conversion::kNone);
+                    const auto job = reader.submit(rows, out.data());
                     if (round % 3 == 2) {
                         job->cancel();
                         continue;
@@ -129,7 +129,7 @@ TEST_CASE("callers inside the pool do not wait for each other's copies") {
         pool.parallel_for(8, 1, [&](int64_t begin, int64_t) {
             const auto rows = some_rows(static_cast<unsigned>(begin), 3000);
             std::vector<std::byte> out(rows.size() * kRowBytes);
-            wait(*reader.submit(rows, out.data(), gids::Conversion::kNone));
+            wait(*reader.submit(rows, out.data()));
             wrong += !right(table, rows, out);
         });
         CHECK(wrong == 0);
@@ -154,7 +154,7 @@ TEST_CASE("small reads from a device are copied where they arrive, large ones by
             std::vector<int64_t> rows(count);
             std::iota(rows.begin(), rows.end(), 0);
             std::vector<std::byte> out(count * row_bytes);
-            wait(*reader.submit(rows, out.data(), gids::Conversion::kNone));
+            wait(*reader.submit(rows, out.data()));
             CHECK(std::memcmp(out.data(), table.data.data(), out.size()) == 0);
             CHECK(threads_named("burst") == (row_bytes > 4096 ? 1 : 0));
         }
@@ -169,8 +169,8 @@ TEST_CASE("an error fails its own job and the next one works") {
         Reader reader(table.layout(), chosen, nullptr);
         const auto rows = some_rows(1, 2000);
         std::vector<std::byte> out(rows.size() * kRowBytes);
-        CHECK_THROWS_AS(wait(*reader.submit(rows, out.data(), gids::Conversion::kNone)), gids::StorageError);
-        wait(*reader.submit(rows, out.data(), gids::Conversion::kNone));
+        CHECK_THROWS_AS(wait(*reader.submit(rows, out.data())), gids::StorageError);
+        wait(*reader.submit(rows, out.data()));
         CHECK(right(table, rows, out));
     }
 }
@@ -186,7 +186,7 @@ TEST_CASE("stuck requests time out, and closing does not wait for them") {
             Reader reader(table.layout(), chosen, nullptr);
             const auto rows = some_rows(2, 1000);
             std::vector<std::byte> out(rows.size() * kRowBytes);
-            CHECK_THROWS_AS(wait(*reader.submit(rows, out.data(), gids::Conversion::kNone)), gids::StorageError);
+            CHECK_THROWS_AS(wait(*reader.submit(rows, out.data())), gids::StorageError);
         }
         CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(8));
     }
@@ -199,9 +199,9 @@ TEST_CASE("closing in the middle ends every job") {
         Reader reader(table.layout(), options(engine, FaultOptions{.delay_us = 2000, .reorder = true}), nullptr);
         const auto rows = some_rows(4, 3000);
         std::vector<std::byte> out(rows.size() * kRowBytes);
-        const auto job = reader.submit(rows, out.data(), gids::Conversion::kNone);
+        const auto job = reader.submit(rows, out.data());
         reader.close();
         CHECK(job->ended());
-        CHECK_THROWS_AS(reader.submit(rows, out.data(), gids::Conversion::kNone), gids::StorageError);
+        CHECK_THROWS_AS(reader.submit(rows, out.data()), gids::StorageError);
     }
 }

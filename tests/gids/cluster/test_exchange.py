@@ -203,9 +203,3 @@ def test_a_cancelled_read_writes_no_more(tables):
                 read(exchange, table, [1000]), rows_of(table)[1000:]
             )  # answers come in order: both are here
         assert (out == -1).all()
-
-
-def test_only_the_dtype_of_the_table(tables):
-    refused = pytest.raises(ConfigError, match=r"dtype of rows from other nodes must be torch.float16")
-    with ranks(tables, [0, 1]) as (exchange, _), RowReader(tables[0]) as own, refused:
-        exchange.reader(tables[0], own).submit(torch.tensor([0]), torch.empty(1, 7), dtype=torch.float32)

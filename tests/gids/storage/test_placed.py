@@ -75,15 +75,6 @@ def test_memory_between_pages_gets_copies(tmp_path, engine):
         assert reader.stats()["placed"] == 0
 
 
-def test_widened_rows_are_copied(tmp_path, engine):
-    table, values = make_table(tmp_path, dim=2048, dtype="float16", num_rows=200)
-    with RowReader(table, options(engine)) as reader:
-        got = reader.read(ROWS, dtype=torch.float32)
-        expected = torch.from_numpy(values[ROWS].view(np.float16)).float()
-        assert torch.equal(got.nan_to_num(7.0), expected.nan_to_num(7.0))
-        assert reader.stats()["placed"] == 0
-
-
 def test_rows_go_to_their_places_in_an_arena(tmp_path, engine):
     table, values = make_table(tmp_path, dim=1024, num_rows=200)
     places = np.array([9, 0, 4, 2, 11, 5], np.int32)

@@ -109,26 +109,6 @@ def test_stats_count(tmp_path, engine):
         assert stats["bytes_read"] == 3 * 512
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_widening_is_exact(tmp_path, engine, dtype):
-    path = tmp_path / "all.bin"
-    every = np.arange(65536, dtype=np.uint16)
-    path.write_bytes(every.tobytes())
-    table = RowTable("t", dtype, 64, 1024, 128, (Stripe(path, 0, 1024),), 1024)
-    with RowReader(table, StorageOptions(engine=engine)) as reader:
-        got = reader.read(np.arange(1024), dtype=torch.float32).reshape(-1)
-    expected = torch.from_numpy(every.view(np.int16)).view(getattr(torch, dtype)).to(torch.float32)
-    assert torch.equal(got.isnan(), expected.isnan())
-    numbers = ~expected.isnan()
-    assert torch.equal(got[numbers].view(torch.int32), expected[numbers].view(torch.int32))
-
-
-def test_refuses_other_conversions(tmp_path):
-    table, _ = make_table(tmp_path)
-    with RowReader(table, StorageOptions(engine="pread")) as reader, pytest.raises(ConfigError, match="float32 for"):
-        reader.read([0], dtype=torch.float16)
-
-
 @pytest.mark.parametrize(
     "out",
     [torch.empty(2, 25), torch.empty(1, 24), torch.empty(1, 25, dtype=torch.float64), torch.empty(25, 1).T[:, ::2]],

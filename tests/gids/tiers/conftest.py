@@ -29,7 +29,7 @@ class MemoryReader:
         self.rows_read = self.reads = self.closed = 0
         self.fail_next = False
 
-    def submit(self, rows, out, dtype=None, places=None):
+    def submit(self, rows, out, places=None):
         if self.fail_next:
             self.fail_next = False
             return Done(StorageError("read failed", "memory", 0, 0, 5))
