@@ -83,7 +83,8 @@ class DataLoader(EpochLoader[Any], dgl.dataloading.DataLoader):  # type: ignore[
         Where node and edge features are. Columns that the sampler prefetches and the dataset has come from disk, all
         others from the graph as ever; labels that the graph does not have come from the dataset. None: exactly DGL.
     budget : int or str, optional
-        Memory for everything this loader holds, e.g. ``"2GiB"``; by default half of what is available.
+        Memory for everything this loader holds, e.g. ``"2GiB"``, and for ``graph`` where there is room for it too; by
+        default half of what is available beside it.
     memory : MemoryOptions, optional
         How the budget is used. A ``history`` needs ``gids=``, :class:`gids.dgl.NeighborSampler` and ``num_workers=0``;
         ``exchange`` takes what the loader yields, or its blocks.
