@@ -30,6 +30,7 @@ table { border-collapse: collapse; width: 100%; font-size: 14px; }
 td, th { text-align: left; padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td { overflow-wrap: anywhere; } td:first-child { overflow-wrap: normal; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 td.yes, td.no { white-space: nowrap; overflow-wrap: normal; } .yes { color: #2b7a3d; font-weight: 600; } .no { color: #c1121f; font-weight: 600; }
+@media (max-width: 520px) { td, th { padding-right: 7px; } td.yes, td.no { white-space: normal; } }
 .swatch { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 7px; }
 """
 
