@@ -166,6 +166,8 @@ def memory_bars(memory: Memory) -> str:
 
 def rates_bars(rates: Sequence[dict[str, Any]]) -> str:
     """Draw a benchmark's contenders: median with the median absolute deviation as error bar."""
+    from matplotlib.ticker import EngFormatter
+
     figure, axes = _figure(0.9 + 0.4 * len(rates))
     axes.grid(visible=False)
     names = [str(rate["name"]) for rate in reversed(rates)]
@@ -174,6 +176,7 @@ def rates_bars(rates: Sequence[dict[str, Any]]) -> str:
     drawn = axes.barh(names, medians, xerr=spreads, color=RATE_COLOUR, height=0.6, ecolor="#212529")
     axes.bar_label(drawn, labels=[f"{median:,.0f}" for median in medians], padding=6)
     axes.margins(x=0.18)
+    axes.xaxis.set_major_formatter(EngFormatter())  # 2 M, where matplotlib writes 1e6 beside the axis
     axes.set_xlabel(f"{rates[0].get('unit', 'units')}/s, median and MAD")
     return _svg(figure, "rates", "rate of every contender")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gids.report import figures
 from gids.report.run import SOURCES, Run
 from gids.units import format_bytes
+
+#: A result of so many values is shown in one line.
+INLINE_VALUES = 4
 
 _STYLE = """
 :root { --ink: #1b263b; --muted: #5c677d; --line: #dee2e6; --paper: #ffffff; --ground: #f4f6f8; }
@@ -30,6 +33,7 @@ table { border-collapse: collapse; width: 100%; font-size: 14px; }
 td, th { text-align: left; padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td { overflow-wrap: anywhere; } td:first-child { overflow-wrap: normal; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 td.yes, td.no { white-space: nowrap; overflow-wrap: normal; } .yes { color: #2b7a3d; font-weight: 600; } .no { color: #c1121f; font-weight: 600; }
+.pairs td:first-child { width: 40%; }
 @media (max-width: 520px) { td, th { padding-right: 7px; } td.yes, td.no { white-space: normal; } }
 .swatch { display: inline-block; width: 11px; height: 11px; border-radius: 3px; margin-right: 7px; }
 """
@@ -41,20 +45,38 @@ def _text(value: object) -> str:
     if isinstance(value, int | float):
         return f"{value:,.0f}" if abs(value) >= 1000 or isinstance(value, int) else f"{value:.4g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
+        return ", ".join(" ".join(_named(str(key), item)) for key, item in value.items())
     if isinstance(value, list | tuple):
         return " ".join(_text(item) for item in value)
     return "not set" if value is None else str(value)
 
 
-def _pairs(values: Mapping[str, Any]) -> str:
-    rows = ""
+def _named(key: str, value: object) -> tuple[str, str]:
+    """Return what is shown as the name of a value, and its text: bytes in the unit that fits."""
+    words = key.split("_")
+    name = key.removesuffix("_bytes").replace("_", " ")
+    if type(value) is int and "bytes" in words and "per" not in words:
+        return name, format_bytes(value)
+    return name, _text(value)
+
+
+def _rows(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield a row of name and text for each value; one that has many values, or nested ones, is rows of its own."""
     for key, value in values.items():
-        name, text = str(key), _text(value)
-        if name.endswith("_bytes") and isinstance(value, int):
-            name, text = name.removesuffix("_bytes"), format_bytes(value)
-        rows += f"<tr><td>{html.escape(name.replace('_', ' '))}</td><td>{html.escape(text)}</td></tr>"
-    return f"<table>{rows}</table>"
+        name, text = _named(str(key), value)
+        inner = value
+        if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            inner = dict(enumerate(value))
+        nested = isinstance(inner, Mapping) and any(isinstance(item, Mapping | list) for item in inner.values())
+        if isinstance(inner, Mapping) and (nested or len(inner) > INLINE_VALUES):
+            yield from _rows(inner, f"{above}{name}: ")
+        else:
+            yield f"{above}{name}", text
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    rows = (f"<tr><td>{html.escape(name)}</td><td>{html.escape(text)}</td></tr>" for name, text in _rows(values))
+    return f"<table class='pairs'>{''.join(rows)}</table>"
 
 
 def _section(title: str, body: str, *, wide: bool = False) -> str:

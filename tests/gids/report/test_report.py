@@ -144,6 +144,7 @@ def test_a_benchmark_becomes_a_page(tmp_path: Path, capsys: pytest.CaptureFixtur
         "results": {
             "rates": [{"name": "uring", "unit": "rows", "median": 2e5, "mad": 10, "rates": []}],
             "device": "vda",
+            "dense": {"rows_bytes": 3 << 30, "plan": {"seconds": 1.5}, "layers": [{"reads": 7}, {"reads": 8000}]},
         },
         "bars": [{"name": "uring vs pread", "value": 3.0, "floor": 2.0, "holds": True}],
     }
@@ -155,6 +156,10 @@ def test_a_benchmark_becomes_a_page(tmp_path: Path, capsys: pytest.CaptureFixtur
     text = parse(page.read_text()).text
     for words in ("gids bench disk", "200,000", "uring vs pread", "depth", "vda", "abc"):
         assert words in text, words
+    assert ">200 k<" in page.read_text().replace("\u2009", " ")  # not 1e6 at the end of the axis
+    # What is nested is rows of their own, named by where they are; bytes are in the unit that fits.
+    for name, value in {"rows": "3.0 GiB", "plan": "seconds 1.5", "layers: 1": "reads 8,000"}.items():
+        assert f"<td>dense: {name}</td><td>{value}</td>" in page.read_text()
 
 
 def test_a_trace_becomes_a_page(tmp_path: Path) -> None:
