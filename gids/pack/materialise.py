@@ -27,6 +27,8 @@ LEAST_BLOCK_BYTES = 1 << 20
 BUFFER_BYTES = (1 << 20, 512 << 10, 256 << 10, 128 << 10, 64 << 10)
 #: Bytes read after which a pass is made safe against a kill.
 CHECKPOINT_BYTES = 4 << 30
+#: Bytes that one native call may copy and write: an interrupt waits for it.
+CALL_BYTES = 256 << 20
 #: Threads that copy and write: while one waits for the disk, another copies.
 THREADS = 4
 PAGE_BYTES = 4096
@@ -201,7 +203,9 @@ class TableFile:
                 episode.buffer_bytes,
                 resume_row,
             )
-            self._pass(number, scatter, max(int(sources.min()), resume_row), int(sources.max()) + 1, reader, pool)
+            begin, end = max(int(sources.min()), resume_row), int(sources.max()) + 1
+            copied_bytes = len(sources) * table.row_bytes / max(1, end - int(sources.min()))  # of a row of the table
+            self._pass(number, scatter, begin, end, max(1, int(CALL_BYTES / copied_bytes)), reader, pool)
         except StorageError as error:
             if str(self.path) not in str(error):
                 raise
@@ -210,7 +214,14 @@ class TableFile:
         self.bytes_written += scatter.bytes_written
 
     def _pass(
-        self, number: int, scatter: _native.Scatter, begin: int, end: int, reader: RowReader, pool: _native.ThreadPool
+        self,
+        number: int,
+        scatter: _native.Scatter,
+        begin: int,
+        end: int,
+        call_rows: int,
+        reader: RowReader,
+        pool: _native.ThreadPool,
     ) -> None:
         table = self._entry.table
         block = aligned_empty(min(self._block_rows, end - begin), table.dim, table.torch_dtype)
@@ -219,7 +230,10 @@ class TableFile:
             count = min(self._block_rows, end - first)
             reader.submit(torch.arange(first, first + count), block[:count]).wait()
             flat = block[:count].reshape(-1).view(torch.uint8).numpy()
-            scatter.add(first, flat, count, pool)
+            for at in range(0, count, call_rows):
+                rows = min(call_rows, count - at)
+                part = flat[at * table.row_bytes : (at + rows) * table.row_bytes]
+                scatter.add(first + at, part, rows, pool)
             self.bytes_read += flat.nbytes
             since += flat.nbytes
             if since >= CHECKPOINT_BYTES and first + count < end:

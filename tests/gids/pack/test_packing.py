@@ -165,6 +165,7 @@ gids.pack({str(graph.path)!r}, {str(tmp_path / "packed")!r}, epochs=2, progress=
 def test_memory_changes_only_the_passes(graph, whole, tmp_path, monkeypatch, memory):
     monkeypatch.setattr(materialise, "LEAST_BLOCK_BYTES", 10_000)
     monkeypatch.setattr(materialise, "BUFFER_BYTES", (8192, 4096))
+    monkeypatch.setattr(materialise, "CALL_BYTES", 3_000)  # a block is copied in parts
     packed = gids.pack(graph, tmp_path / "packed", epochs=2, memory=memory, **ARGUMENTS)
     assert (packed.facts["episodes"][0] > 1) == (memory == "200KiB")
     assert contents(tmp_path / "packed") == contents(whole)
