@@ -213,7 +213,9 @@ class QueryFeed:
 
     def _check_fits(self, piece: QueriesOfEpoch, triples: int) -> None:
         if triples > self.max_triples:
-            enough = self._begun_bytes + int(triples * self._triple_bytes / SUBGRAPHS_SHARE)
+            # Of the lists as they are now, and as they may be when the loader is opened again; whole MiB, as it is told.
+            enough = int(1.25 * sum(self.standing_bytes)) + int(triples * self._triple_bytes / SUBGRAPHS_SHARE)
+            enough = -(-enough // (1 << 20)) << 20
             raise ConfigError(
                 f"budget must hold the subgraphs of batch {piece.number}: {len(piece.queries)} queries have {triples} "
                 f"triples, and {format_bytes(self._budget_bytes)} holds {self.max_triples} in a batch; a budget of "
