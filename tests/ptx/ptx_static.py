@@ -26,7 +26,19 @@ class Instruction:
     line: int
     opcode: str
     operands: str
-    guarded: bool
+    guard: str  # the predicate that decides whether it runs; empty: it always does
+
+    @property
+    def guarded(self) -> bool:
+        """Whether a predicate decides whether it runs."""
+        return bool(self.guard)
+
+    @property
+    def written(self) -> list[str]:
+        """Registers that a PTX instruction writes."""
+        if self.parts[0] in ("st", "bra", "red", "bar", "barrier", "membar", "fence", "nanosleep", "ret"):
+            return []
+        return re.findall(r"%\w+", re.match(r"\{[^}]*\}|[^,]*", self.operands)[0])  # type: ignore[index]
 
     @property
     def parts(self) -> list[str]:
@@ -95,7 +107,7 @@ def parse_ptx(text: str) -> dict[str, Entry]:
         elif name is not None and (match := re.match(r"(\$[\w$]+):", line)):
             labels[match[1]] = len(code)
         elif name is not None and (match := re.match(r"(@!?%p\d+\s+)?([a-z][\w.:]*)\s*([^;]*);", line)):
-            code.append(Instruction(len(code), number, match[2], match[3], match[1] is not None))
+            code.append(Instruction(len(code), number, match[2], match[3], (match[1] or "").strip()))
     return entries
 
 
@@ -120,7 +132,7 @@ def parse_sass(text: str) -> dict[str, Entry]:
             if match := re.match(r"([.$\w]+):", line):
                 labels[match[1]] = len(code)
             elif match := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(@!?U?P\d+ )?([A-Z][\w.]*)\s*([^;]*);", line):
-                code.append(Instruction(len(code), number, match[2], match[3], match[1] is not None))
+                code.append(Instruction(len(code), number, match[2], match[3], (match[1] or "").strip()))
         entries[name] = Entry(name, tuple(code), labels)
     return entries
 
@@ -150,6 +162,37 @@ def reachable(entry: Entry, start: int) -> set[int]:
     return seen
 
 
+def loops(entry: Entry) -> dict[int, set[int]]:
+    """Return the natural loops by their first instruction: what a jump back to it can come from without passing it."""
+    count = len(entry.code)
+    before: list[list[int]] = [[] for _ in range(count)]
+    for at in range(count):
+        for after in successors(entry, at):
+            before[after].append(at)
+    ways = [(1 << count) - 1] * count  # instructions on every way to one, itself included, as bits
+    ways[0], changed = 1, True
+    while changed:
+        changed = False
+        for at in range(1, count):
+            found = (1 << count) - 1 if before[at] else 0
+            for earlier in before[at]:
+                found &= ways[earlier]
+            found |= 1 << at
+            changed, ways[at] = changed or found != ways[at], found
+    bodies: dict[int, set[int]] = {}
+    for last in range(count):
+        for first in successors(entry, last):
+            if ways[last] >> first & 1:
+                body = bodies.setdefault(first, {first})
+                todo = [last]
+                while todo:
+                    at = todo.pop()
+                    if at not in body:
+                        body.add(at)
+                        todo += before[at]
+    return bodies
+
+
 def in_loop(entry: Entry, instruction: Instruction) -> bool:
     """Return whether an instruction may run again."""
     return instruction.index in reachable(entry, instruction.index)
@@ -172,6 +215,44 @@ def polls_outside_loops(entry: Entry) -> Iterator[str]:
     for i in polls:
         if not in_loop(entry, i):
             yield f"{entry.name}, line {i.line}: {i.opcode} runs once"
+
+
+def waits_for_polls_outside(entry: Entry) -> Iterator[str]:
+    """No loop of PTX ends by what a poll outside of it saw: it would look at the same value for ever."""
+    if entry.name not in SHARED_WITH_DRIVES:
+        return
+    writers: dict[str, list[int]] = {}
+    for i in entry.code:
+        for register in i.written:
+            writers.setdefault(register, []).append(i.index)
+    for body in loops(entry).values():
+        for at in sorted(body):
+            leaves = entry.code[at].guarded and any(after not in body for after in successors(entry, at))
+            seen: set[int] = set()
+            todo = [entry.code[at].guard] if leaves else []
+            while todo:  # back through registers with one writer, to polls among those that have none in the loop
+                for register in re.findall(r"%\w+", todo.pop()):
+                    of = writers.get(register, [])
+                    if len(of) == 1 and of[0] not in seen and not entry.code[of[0]].polls:
+                        todo.append(entry.code[of[0]].operands)
+                    if len(of) == 1 or not body & set(of):
+                        seen.update(of)
+            for poll in (entry.code[one] for one in sorted(seen - body) if entry.code[one].polls):
+                yield f"{entry.name}, line {entry.code[at].line}: the loop waits for {poll.opcode} outside of it"
+
+
+def depths_of_polls(entry: Entry) -> list[int]:
+    """Return in how many loops each load is that looks at what a drive or the host writes, the deepest first."""
+    bodies = loops(entry).values()
+    return sorted((sum(i.index in b for b in bodies) for i in entry.code if i.polls and "sys" in i.parts), reverse=True)
+
+
+def polls_moved_out(ptx: Entry, sass: Entry) -> Iterator[str]:
+    """No poll of the PTX is in fewer loops of the SASS: ptxas may copy loads, but not take them out."""
+    if ptx.name in SHARED_WITH_DRIVES:
+        emitted, made = depths_of_polls(ptx), depths_of_polls(sass)
+        if len(made) < len(emitted) or any(found < depth for depth, found in zip(emitted, made, strict=False)):
+            yield f"{ptx.name}: polls are in {emitted} loops of the PTX, and in {made} of the SASS"
 
 
 def doorbells_without_fence(entry: Entry) -> Iterator[str]:
@@ -207,7 +288,7 @@ def narrow_row_moves(entry: Entry) -> Iterator[str]:
             yield f"{entry.name}: no {what} of 16 bytes in a loop"
 
 
-CHECKS = (non_coherent_loads, polls_outside_loops, doorbells_without_fence, narrow_row_moves)
+CHECKS = (non_coherent_loads, polls_outside_loops, waits_for_polls_outside, doorbells_without_fence, narrow_row_moves)
 
 
 def check(entries: dict[str, Entry]) -> list[str]:

@@ -4,7 +4,16 @@ import re
 
 import pytest
 from ptx_build import OUT, build
-from ptx_static import ROW_MOVERS, SHARED_WITH_DRIVES, check, disassemble, parse_ptx, parse_sass
+from ptx_static import (
+    ROW_MOVERS,
+    SHARED_WITH_DRIVES,
+    check,
+    depths_of_polls,
+    disassemble,
+    parse_ptx,
+    parse_sass,
+    polls_moved_out,
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +47,16 @@ def test_the_ptx_keeps_every_rule(ptx):
 
 def test_the_sass_keeps_every_rule(sass):
     assert check(parse_sass(sass)) == []
+
+
+def moved_out(ptx, sass):
+    emitted, made = parse_ptx(ptx), parse_sass(sass)
+    return [breach for name in emitted for breach in polls_moved_out(emitted[name], made[name])]
+
+
+def test_ptxas_leaves_polls_in_their_loops(ptx, sass):
+    assert moved_out(ptx, sass) == []
+    assert max(depths_of_polls(parse_ptx(ptx)["nvme_submit"])) >= 3
 
 
 def test_every_statement_of_the_ptx_is_read(ptx):
@@ -91,3 +110,24 @@ def test_a_poll_that_left_its_loop_is_found(ptx, sass):
     (load, *_) = re.findall(r" +/\*\w+\*/ +LD\.E\.STRONG\.SYS [^;]*;", old)
     hoisted = old.replace(load, "").replace("nvme_poll:\n", f"nvme_poll:\n{load}\n", 1)
     assert any("LD.E.STRONG.SYS runs once" in line for line in check(parse_sass(sass.replace(old, hoisted))))
+
+
+def test_a_poll_that_left_only_the_innermost_loop_is_found(ptx, sass):
+    """The one who rings looks at a place of the ring once, and goes on for as long as that was ready."""
+    lines = entry_text(ptx, "nvme_submit").splitlines(keepends=True)
+    (at,) = [
+        n for n, line in enumerate(lines) if "ld.acquire.sys" in line and any("bra" in one for one in lines[n : n + 5])
+    ]
+    (label,) = [n for n in range(at - 12, at) if lines[n].startswith("$L")]
+    hoisted = "".join([*lines[:label], lines[at], *lines[label:at], *lines[at + 1 :]])
+    found = check(parse_ptx(ptx.replace("".join(lines), hoisted)))
+    assert any("the loop waits for ld.acquire.sys.b32 outside of it" in line for line in found), found
+    lines = entry_text(sass, "nvme_submit").splitlines(keepends=True)
+    polls = [n for n, line in enumerate(lines) if "LD.E.STRONG.SYS" in line]
+    labels = [max(n for n in range(poll) if lines[n].startswith(".L")) for poll in polls]
+    changed = [
+        "".join([*lines[:label], lines[poll], *lines[label:poll], *lines[poll + 1 :]])
+        for poll, label in zip(polls, labels, strict=True)
+    ]
+    found = [moved_out(ptx, sass.replace("".join(lines), text)) for text in changed]
+    assert any("polls are in" in line for lines in found for line in lines), found
