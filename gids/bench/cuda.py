@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gids.bench.cuda_profiles import PROFILES, Profile
-from gids.bench.cuda_time import Call, Clock, Scale, Timeline
+from gids.bench.cuda_time import ESTIMATED, Call, Clock, Scale, Timeline
 from gids.bench.harness import Bar, Report
 from gids.cuda.choice import COPY_BYTES_S, Workload
 from gids.cuda.passes import sort_rounds
@@ -21,11 +21,14 @@ from gids.errors import ConfigError, GidsError
 from gids.storage.curve import ReadCost, modelled_curve
 from gids.storage.options import StorageOptions
 
-ESTIMATED = "estimated, not measured"
 ROOT = Path(__file__).resolve().parents[2]
 
 # Promises of issue "The CUDA path as hardware wants it", for each batch in steady state.
 MOST_WAITS, MOST_ALLOCATIONS, MOST_PAGEABLE, MOST_LAUNCHES = 1, 0, 0, 40
+#: Of the time that the link needs for a batch's bytes, what sampling, planning and gathering may take of the GPU, and of
+#: Python: where they take more, it is not the link that they leave to the rows, and not the GPU to the model.
+MOST_DEVICE, MOST_PYTHON = 0.35, 0.35
+PYTHON = "Python, all threads (one at a time)"
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ def run(args: argparse.Namespace) -> Report:
             found["notes"] = answer["notes"]
             found["ways to the device, by gids/cuda/choice.py"] = ways(setting, PROFILES[name])
             report.extra[f"{setting.name}, {name} ({ESTIMATED})"] = found
+            report.bars += shares_of_the_link(setting.name, name, found["time by resource, us"])
             if args.timeline:
                 args.timeline.mkdir(parents=True, exist_ok=True)
                 path = args.timeline / f"{setting.name.replace(' ', '-')}-{name}.json"
@@ -95,6 +99,16 @@ def run(args: argparse.Namespace) -> Report:
             Bar(f"{setting.name}: launches a batch", found["launches"], MOST_LAUNCHES, lower_is_better=True),
         ]
     return report
+
+
+def shares_of_the_link(setting: str, machine: str, resources: dict[str, float]) -> list[Bar]:
+    """Return the promises about estimated time: the link, or a drive, is what a batch waits for."""
+    device = sum(resources.get(f"stream of {stage}", 0.0) for stage in ("sample", "plan", "gather"))
+    shares = {"sample, plan and gather": (device, MOST_DEVICE), "Python": (resources[PYTHON], MOST_PYTHON)}
+    return [
+        Bar(f"{setting}, {machine}: {what}, of the link's time ({ESTIMATED})", us / resources["link"], most, True)
+        for what, (us, most) in shares.items()
+    ]
 
 
 def ways(setting: Setting, profile: Profile) -> dict[str, str]:
@@ -188,7 +202,7 @@ def per_batch(
     io_copies_us = 1e6 * read_rows * scale.row_bytes / COPY_BYTES_S if staged else 0.0
     stages = sorted({*timeline.host_us, *timeline.device_us})
     resources = {
-        "Python, all threads (one at a time)": (sum(timeline.host_us.values()) + more_us) / batches,
+        PYTHON: (sum(timeline.host_us.values()) + more_us) / batches,
         "link": timeline.link_us / batches,
         "drives": drive_us / batches,
         "copies of one I/O thread; StorageOptions(threads=) divides them": io_copies_us / batches,

@@ -21,12 +21,14 @@ class Profile:
     drives: int
     drive_reads_s: float
     drive_bytes_s: float
-    #: A launch from Python, on the host: 5 to 10 µs (FACTS.md, a reading of cuda.core and of the driver's documentation).
+    #: A launch from Python, on the host: 3.1 µs with sixteen arguments through cuda.bindings, half of it the driver's (RTX
+    #: 4090; NVIDIA/cuda-python pull request 1959); cuda.core and what makes the arguments are taken as 4.4 µs more.
     launch_us: float = 7.5
     #: The shortest kernel with its gap to the next: 3.8 µs where launches overlap with execution (NVIDIA, "Getting
     #: Started with CUDA Graphs", developer.nvidia.com/blog/cuda-graphs).
     kernel_us: float = 3.8
-    #: The host waits for a stream or an event: 10 to 20 µs beyond what it waits for (FACTS.md).
+    #: The host waits for a stream or an event: beyond what it waits for 10 to 20 µs are assumed, to wake the thread up and
+    #: to be Python's turn again; a wait for what has passed takes 0.2 µs (cuda-python's pull request).
     wait_us: float = 15.0
     #: An event recorded, or waited for by a stream: 2.5 µs with timing, a tenth without (V100; NVIDIA/NVTX issue 3); with
     #: what Python adds to the latter taken as 2 µs.
@@ -52,7 +54,8 @@ class Profile:
     #: A function of the host's in a stream (cuLaunchHostFunc): about 100 µs (RTX 3080; facebookincubator/velox pull
     #: request 6096); until it has answered the stream stands still.
     host_function_us: float = 100.0
-    #: One read of host memory that the next one waits for: 1.2 µs (FACTS.md).
+    #: One read of host memory that the next one waits for: a device's round trip to system memory over PCIe 3 takes 1 µs at
+    #: least (Rota et al., JINST 11 P02007, 2016); for a GPU 1.2 µs is assumed.
     chained_read_us: float = 1.2
 
 

@@ -9,6 +9,7 @@ streams overlap freely, which is kind.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ from typing import Any
 
 from gids.bench.cuda_profiles import SECTOR_BYTES, Profile
 
+ESTIMATED = "estimated, not measured"
+#: How the names of streams' tracks begin.
+STREAM = "stream"
 #: Kernels whose work is per byte of a row; their counts are of rows of so many bytes.
 ROW_KERNELS, COUNTED_ROW_BYTES = ("gather_rows", "admit_rows"), 1024
 #: Below this, a launch or copy has one size whatever the batch: counters, shapes, offsets of a group.
@@ -75,6 +79,7 @@ class Span:
     begin_us: float
     end_us: float
     stage: str
+    part: str = ""  # the batch, or the batches of a group, that it was for
 
 
 @dataclass
@@ -95,27 +100,37 @@ class Timeline:
     sample_sectors: float = 0.0  # of the link, that sampling reads, as in the small run: small launches do not grow
 
     def perfetto(self) -> dict[str, Any]:
-        """Return the timeline in the trace-event format, which ui.perfetto.dev opens."""
-        tracks = {name: number for number, name in enumerate(sorted({span.track for span in self.spans}), 1)}
-        events: list[dict[str, Any]] = [
-            {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "estimated, not measured"}}
+        """Return the timeline in the trace-event format, which ui.perfetto.dev opens.
+
+        It is there twice: by thread and stream, and what streams do also by batch and stage.
+        """
+        by_track = [(span.track, span) for span in self.spans]
+        by_part = [
+            (f"{span.part}: {span.stage}", span) for span in self.spans if span.part and span.track.startswith(STREAM)
         ]
-        for name, number in tracks.items():
-            events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": name}})
-        for span in self.spans:
-            events.append(
-                {
-                    "ph": "X",
-                    "name": span.name,
-                    "cat": span.stage,
-                    "pid": 1,
-                    "tid": tracks[span.track],
-                    "ts": span.begin_us,
-                    "dur": span.end_us - span.begin_us,
-                }
-            )
+        events = [
+            *_tracks(1, f"threads and streams ({ESTIMATED})", by_track),
+            *_tracks(2, f"batches ({ESTIMATED})", by_part),
+        ]
         events += [{"ph": "i", "s": "g", "name": name, "pid": 1, "tid": 0, "ts": at} for name, at in self.marks]
-        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"note": "estimated, not measured"}}
+        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"note": ESTIMATED}}
+
+
+def _tracks(process: int, name: str, spans: Sequence[tuple[str, Span]]) -> list[dict[str, Any]]:
+    """Return one process of a trace: its tracks by name, numbers in it as numbers, and their spans."""
+
+    def natural(track: str) -> list[tuple[int, str]]:
+        return [(int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d+)", track)]
+
+    tracks = {track: number for number, track in enumerate(sorted({track for track, _ in spans}, key=natural), 1)}
+    events: list[dict[str, Any]] = [{"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}]
+    for track, number in tracks.items():
+        events.append({"ph": "M", "name": "thread_name", "pid": process, "tid": number, "args": {"name": track}})
+    for track, span in spans:
+        event = {"ph": "X", "name": span.name, "cat": span.stage, "pid": process, "tid": tracks[track]}
+        event |= {"ts": span.begin_us, "dur": span.end_us - span.begin_us}
+        events.append(event | ({"args": {"for": span.part}} if span.part else {}))
+    return events
 
 
 def stage_of(kernel: str) -> str | None:
@@ -153,7 +168,12 @@ class Clock:
         host: dict[int, float] = defaultdict(float)
         stream: dict[int, float] = defaultdict(float)
         events: dict[str, float] = {}
+        parts: dict[int, str] = {}  # what each thread's calls are for
         for call in calls:
+            if call.kind == "part":
+                parts[call.thread] = call.name
+                continue
+            part = parts.get(call.thread, "")
             stage = stages.get(call.stream) or homes.get(call.thread, "other")
             kind = "copy" if call.kind.startswith("copy") else call.kind
             if kind == "mark":
@@ -167,7 +187,8 @@ class Clock:
                 took = self._device_us(call, timeline)
                 start = max(stream[call.stream], ready)
                 stream[call.stream] = start + took
-                timeline.spans.append(Span(f"stream {call.stream} ({stage})", call.name, start, start + took, stage))
+                track = f"{STREAM} {call.stream} ({stage})"
+                timeline.spans.append(Span(track, call.name, start, start + took, stage, part))
                 timeline.device_us[stage] += took
             elif kind == "record event":
                 events[call.more] = max(stream[call.stream], ready)
@@ -177,7 +198,8 @@ class Clock:
                 timeline.counts["host functions"] += 1
                 start = max(stream[call.stream], ready)
                 stream[call.stream] = start + profile.host_function_us
-                timeline.spans.append(Span(f"stream {call.stream} ({stage})", kind, start, stream[call.stream], stage))
+                track = f"{STREAM} {call.stream} ({stage})"
+                timeline.spans.append(Span(track, kind, start, stream[call.stream], stage, part))
                 timeline.device_us[stage] += profile.host_function_us
             elif kind in ("pool alloc", "alloc", "pin", "register"):
                 timeline.counts[f"allocations: {kind}"] += 1
@@ -200,7 +222,7 @@ class Clock:
                 timeline.waited_us[stage] += until - ready
             timeline.host_us[stage] += busy
             host[call.thread] = until
-            timeline.spans.append(Span(f"host thread {call.thread}", call.kind, begin, until, stage))
+            timeline.spans.append(Span(f"host thread {call.thread}", call.kind, begin, until, stage, part))
         return timeline
 
     def _host_us(self, call: Call) -> float:

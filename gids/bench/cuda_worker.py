@@ -7,12 +7,17 @@ import functools
 import json
 import sys
 import tempfile
+import threading
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gids
 from gids.cuda import arrivals, staged
+from gids.cuda.backend import CudaBackend
 from gids.cuda.session import BLOCK_THREADS, CudaSession
+from gids.cuda.store import CudaTableStore, DeviceTicket
 from gids.generate import communities
 
 #: How many batches are under way at once, and so how much memory they take together, depends on the threads: after so
@@ -47,11 +52,77 @@ def follow_posts(library: Any) -> None:
         vars(module)[wait.__name__] = told
 
 
+class Parts:
+    """Lets the stand-in know for which batch, or for which batches of a group, each call of a thread is."""
+
+    def __init__(self, library: Any):
+        self._library, self._now, self._planned = library, threading.local(), 0
+        self._groups: weakref.WeakKeyDictionary[Any, range] = weakref.WeakKeyDictionary()  # batches of each ticket
+        self._reads: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._follow(CudaBackend, "sample", lambda _, topology, sampler, seeds, key, *rest: f"batch {key.batch}")
+        self._follow(CudaTableStore, "plan", lambda _, batches, ahead: self._next(len(batches)), self._group)
+        self._follow(CudaTableStore, "gather", lambda _, ticket, batch: f"batch {self._groups[ticket][batch]}")
+        self._follow(DeviceTicket, "start", lambda ticket: words_of(self._groups[ticket]))
+        # Another thread copies what was read.
+        self._follow(staged.StagedReader, "submit", lambda *_: self.now, self._read)
+        self._follow(staged.StagedReader, "_copy", lambda _, chunk: self._reads.get(chunk.read, ""))
+
+    @property
+    def now(self) -> str:
+        """What the calling thread's calls are for."""
+        return getattr(self._now, "part", "")
+
+    def say(self, part: str) -> None:
+        """From here on the calling thread's calls are for this."""
+        self._now.part = part
+        self._library.gids_standin_part(part.encode())
+
+    def begin_epoch(self) -> None:
+        """Count the batches that are planned anew."""
+        self._planned = 0
+
+    def _next(self, batches: int) -> str:
+        return words_of(range(self._planned, self._planned + batches))
+
+    def _group(self, ticket: Any) -> None:
+        batches = len(ticket.pending.batch_rows)
+        self._groups[ticket] = range(self._planned, self._planned + batches)
+        self._planned += batches
+
+    def _read(self, read: Any) -> None:
+        self._reads[read] = self.now
+
+    def _follow(
+        self, owner: type, name: str, part_of: Callable[..., str], note: Callable[[Any], None] | None = None
+    ) -> None:
+        call = vars(owner)[name]
+
+        @functools.wraps(call)
+        def noted(*arguments: Any) -> Any:
+            before = self.now
+            self.say(part_of(*arguments))
+            try:
+                found = call(*arguments)
+                if note is not None:
+                    note(found)
+                return found
+            finally:
+                self.say(before)
+
+        setattr(owner, name, noted)
+
+
+def words_of(batches: range) -> str:
+    """Name the batches of a group."""
+    return f"batch {batches[0]}" if len(batches) == 1 else f"batches {batches[0]} to {batches[-1]}" if batches else ""
+
+
 def run(options: dict[str, Any], directory: Path) -> dict[str, Any]:
     """Load epochs; trace the first one that finds room for everything in the memory of those before: steady state."""
     library = ctypes.CDLL("libcuda.so.1")
     count_items(library)
     follow_posts(library)
+    parts = Parts(library)
     dataset = communities(
         directory / "graph", num_nodes=options["nodes"], degree=options["degree"], dim=options["dim"], train=0.5
     )
@@ -84,8 +155,11 @@ def run(options: dict[str, Any], directory: Path) -> dict[str, Any]:
         for _ in range(MOST_EPOCHS):
             before, rows, edges = so_far(), [], 0
             library.gids_standin_trace(1)
+            parts.begin_epoch()
+            parts.say("batch 0")
             for number, batch in enumerate(loader):
                 library.gids_standin_mark(f"batch {number}".encode())
+                parts.say(f"batch {number + 1}")
                 rows.append(int(batch.x.shape[0]))
                 edges += sum(block.num_edges() for block in batch.blocks)
             library.gids_standin_trace(0)

@@ -62,6 +62,9 @@ STANDIN_API void gids_standin_items(uint64_t count) { items = count; }
 STANDIN_API void gids_standin_quiet(int yes) { quiet = yes != 0; }
 // Puts a mark of the caller's between the calls: the hand-over of a batch, say.
 STANDIN_API void gids_standin_mark(const char* text) { standin::trace("mark", nullptr, text, 0); }
+// Says what the calling thread's later calls are for: a batch, say, or the batches of a group. Empty: nothing in
+// particular.
+STANDIN_API void gids_standin_part(const char* text) { standin::trace("part", nullptr, text, 0); }
 // The trace; kernels have their counts behind their line. Copies up to `capacity` bytes and returns how many there are.
 STANDIN_API std::size_t gids_standin_trace_text(char* out, std::size_t capacity) {
     const std::lock_guard<std::mutex> lock(trace_mutex);

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gids.bench.cuda import SETTINGS, ways
+from gids.bench.cuda import SETTINGS, shares_of_the_link, ways
 from gids.bench.cuda_profiles import PROFILES
 from gids.bench.cuda_time import Call, Clock, Scale, stage_of, stages_of_streams
 
@@ -109,6 +109,27 @@ def test_stages_and_kinds_of_copies():
     assert {event["ph"] for event in trace["traceEvents"]} == {"M", "X", "i"}
 
 
+def test_a_timeline_has_a_track_for_each_stage_of_a_batch():
+    lines = [
+        "part|0|-1|batch 10|0|", "launch|0|1|choose_edges_32|9|1x1|", "part|0|-1|batch 9|0|",
+        "launch|0|1|choose_edges_32|9|1x1|", "part|1|-1|batches 9 to 10|0|", "launch|1|2|classify_rows|9|1x1|",
+        "part|0|-1||0|", "sync stream|0|1|s|0|",
+    ]  # fmt: skip
+    timeline = play(*lines)
+    assert timeline.counts == {"launches": 3, "host waits": 1}
+    events = timeline.perfetto()["traceEvents"]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name" and e["pid"] == 2}
+    assert list(tracks.values()) == ["batch 9: sample", "batch 10: sample", "batches 9 to 10: plan"]
+    found = [(tracks[e["tid"]], e["name"], e["ts"]) for e in events if e["ph"] == "X" and e["pid"] == 2]
+    assert found == [
+        ("batch 10: sample", "choose_edges_32", 7.5),
+        ("batch 9: sample", "choose_edges_32", 15.0),
+        ("batches 9 to 10: plan", "classify_rows", 7.5),
+    ]
+    waits = [e for e in events if e["name"] == "sync stream"]
+    assert [("args" in e, e["pid"]) for e in waits] == [(False, 1)]
+
+
 def test_both_who_submit_are_among_the_ways_and_the_machine_sets_their_limits():
     large, small = SETTINGS
     four, five = PROFILES["a100-pcie4"], PROFILES["h100-pcie5"]
@@ -117,6 +138,13 @@ def test_both_who_submit_are_among_the_ways_and_the_machine_sets_their_limits():
     assert "5.4 M rows/s in reads of 1.0 KiB (limit: commands of kernels)" in ways(small, five)["nvme, submit='gpu'"]
     assert "limit: commands of a thread" in ways(small, five)["nvme, submit='cpu'"]
     assert "limit: the link" in ways(large, replace(five, drive_bytes_s=1e12, link_bytes_s=1e10))["nvme, submit='gpu'"]
+
+
+def test_what_the_link_leaves_to_a_batch_is_promised():
+    resources = {"link": 1000.0, "Python, all threads (one at a time)": 360.0, "stream of storage": 900.0}
+    bars = shares_of_the_link("rows", "machine", resources | {"stream of sample": 100.0, "stream of gather": 200.0})
+    assert [(bar.value, bar.holds) for bar in bars] == [(0.3, True), (0.36, False)]
+    assert all("estimated, not measured" in bar.name for bar in bars)
 
 
 @pytest.mark.long
@@ -134,4 +162,9 @@ def test_the_benchmark_counts_and_says_that_it_estimates(tmp_path):
         assert value["host waits"] > 0
         assert "submit='gpu'" in " ".join(value["ways to the device, by gids/cuda/choice.py"])
         assert set(value["time by stage, us"]) >= {"sample", "plan", "gather"}
-    assert len(list(tmp_path.glob("*.json"))) == 2
+    timelines = [json.loads(path.read_text())["traceEvents"] for path in tmp_path.glob("*.json")]
+    assert len(timelines) == 2
+    for events in timelines:
+        tracks = {event["args"]["name"] for event in events if event["name"] == "thread_name" and event["pid"] == 2}
+        assert tracks >= {"batch 5: sample", "batch 5: gather"}
+        assert {track.rpartition(": ")[2] for track in tracks} >= {"sample", "plan", "storage", "gather"}

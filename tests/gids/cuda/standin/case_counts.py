@@ -2,6 +2,8 @@
 
 import ctypes
 import gc
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +11,8 @@ import torch
 
 import gids
 from gids.bench.cuda_profiles import PROFILES
-from gids.bench.cuda_time import Call, Clock, Scale
-from gids.bench.cuda_worker import MOST_EPOCHS, trace_text
+from gids.bench.cuda_time import FIXED_ITEMS, Call, Clock, Scale
+from gids.bench.cuda_worker import MOST_EPOCHS, count_items, trace_text
 from gids.cuda.session import CudaSession, open_device
 from gids.dataset import DatasetWriter
 from gids.generate import communities
@@ -18,14 +20,19 @@ from gids.sampling import NeighborSampler, ShadowSampler
 
 pytestmark = pytest.mark.pooled
 GROUP = 2  # batches that are planned as one
+KERNEL_COUNTS = Path(__file__).resolve().parents[3] / "ptx" / "kernel_counts.json"
+
+#: Estimated microseconds of a batch of a million rows, a tenth above what they were when this was written. (With 800 nodes
+#: more edges lead to each row than in a graph that needs a disk.) The link needs 40,000 for a gigabyte of rows.
+MOST_US = {"sample": 3700, "plan": 1100, "gather": 1600, "Python": 420}
 
 
 def allocations(counts):
     return sum(count for name, count in counts.items() if name.startswith("allocations"))
 
 
-def counted(dataset, loader_options, *, policy="window"):
-    """Return what an epoch in steady state asks of the driver, its calls, and its batches.
+def counted(dataset, loader_options, *, policy="window", batch_size=20, row_bytes=64):
+    """Return what an epoch in steady state asks of the driver, its calls, and how many batches it has.
 
     Steady state is reached when an epoch finds room for everything in the memory of those before it: how many batches
     are under way at once depends on the threads.
@@ -34,10 +41,10 @@ def counted(dataset, loader_options, *, policy="window"):
     with gids.Loader(
         dataset,
         "train",
-        batch_size=20,
+        batch_size=batch_size,
         order=gids.OrderOptions(seed=1),
         pipeline=gids.PipelineOptions(sweep_batches=GROUP),
-        memory=gids.MemoryOptions(cache=35 * 64, host_buffer=0, device_budget="64MiB", policy=policy),
+        memory=gids.MemoryOptions(cache=35 * row_bytes, host_buffer=0, device_budget="64MiB", policy=policy),
         device="cuda:0",
         **loader_options,
     ) as loader:
@@ -78,6 +85,23 @@ def test_a_batch_in_steady_state(dataset, layers):
     assert counts["launches"] <= batches * (4 + 5 * layers + 4) + (17 + 1) * groups
     if layers == 3:
         assert (counts["launches"] + 4 * groups) / batches <= 40
+
+
+def test_the_estimated_time_of_a_batch(tmp_path, monkeypatch):
+    """Of a million rows of 1 KiB on an A100: what its kernels and its calls would take, counted here, costed by a table."""
+    monkeypatch.setattr(CudaSession, "launch", CudaSession.launch)  # as it was, afterwards
+    count_items(ctypes.CDLL("libcuda.so.1"))
+    dataset = communities(tmp_path / "g", num_nodes=800, degree=8, dim=256, train=0.5)
+    counts, calls, batches = counted(dataset, {"fanouts": [3] * 3}, batch_size=100, row_bytes=1024)
+    check(counts, batches)
+    gathered = [call.size for call in calls if call.name.startswith("gather_rows")]
+    assert len(gathered) == batches
+    assert min(gathered) > FIXED_ITEMS  # else its work would not be taken to grow
+    scale = Scale(1_000_000 / (sum(gathered) / batches), 1024)
+    timeline = Clock(PROFILES["a100-pcie4"], json.loads(KERNEL_COUNTS.read_text())["kernels"], scale).play(calls)
+    device = {stage: timeline.device_us[stage] / batches for stage in ("sample", "plan", "gather")}
+    assert all(us <= MOST_US[stage] for stage, us in device.items()), device
+    assert sum(timeline.host_us.values()) / batches <= MOST_US["Python"], timeline.host_us
 
 
 @pytest.mark.parametrize("policy", ["lru", "belady"])
