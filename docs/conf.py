@@ -19,6 +19,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "argparse_reference",
+    "kernel_table",
 ]
 exclude_patterns = ["examples/*.md", "requirements.txt"]
 source_suffix = {".md": "markdown"}

@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gids.cuda.session import CudaSession
+from gids.errors import DeviceError
 from gids.nvme.facts import gpu_dma_buf
 from gids.storage.system import ioctl
 
@@ -75,23 +77,20 @@ def exported(session: CudaSession, count: int) -> Iterator[int]:
     """Allocate GPU memory and give it as a dma-buf file descriptor; raises OSError where the driver refuses."""
     from cuda.bindings import driver
 
-    with session.current():
-        status, pointer = driver.cuMemAlloc(count)
-    if int(status):
-        raise OSError(errno.ENOMEM, f"cuMemAlloc failed ({status.name})")
     try:
-        kind = driver.CUmemRangeHandleType(_RANGE_HANDLE_DMA_BUF)
-        with session.current():
-            status, handle = driver.cuMemGetHandleForAddressRange(pointer, count, kind, 0)
-        if int(status):
-            raise OSError(errno.ENOTSUP, f"cuMemGetHandleForAddressRange failed ({status.name})")
-        try:
-            yield int(handle)
-        finally:
-            os.close(int(handle))
+        memory = session.reserve(count, mmap.PAGESIZE)  # what is exported begins on a page
+    except DeviceError as error:
+        raise OSError(errno.ENOMEM, str(error)) from error
+    kind = driver.CUmemRangeHandleType(_RANGE_HANDLE_DMA_BUF)
+    with session.current():
+        status, handle = driver.cuMemGetHandleForAddressRange(memory.pointer, count, kind, 0)
+    if int(status):
+        raise OSError(errno.ENOTSUP, f"cuMemGetHandleForAddressRange failed ({status.name})")
+    try:
+        yield int(handle)
     finally:
-        with session.current():
-            driver.cuMemFree(pointer)
+        os.close(int(handle))
+        del memory
 
 
 def probe_dma_buf(session: CudaSession, iommu: Path = IOMMU) -> DmaBufProbe:

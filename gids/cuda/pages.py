@@ -36,6 +36,7 @@ class _Range:
     kind: PageKind
     device: CudaDevice  # in whose context it was registered
     users: int
+    seen_by: dict[int, CudaDevice]  # devices of all users so far, by ordinal
 
 
 _ranges: list[_Range] = []  # guarded by _lock; no two overlap
@@ -71,6 +72,7 @@ class RegisteredPages:
             for known in _ranges:
                 if known.begin <= begin and end <= known.end and known.kind is kind:
                     known.users += 1
+                    known.seen_by[device.ordinal] = device
                     self._range = known
             if self._range is None:
                 if any(known.begin < end and begin < known.end for known in _ranges):
@@ -81,7 +83,7 @@ class RegisteredPages:
                     raise PagesTakenError(f"{count} bytes at {address:#x} are registered by somebody else")
                 if int(status):
                     raise RegistrationError(count, status)
-                self._range = _Range(begin, end, kind, device, 1)
+                self._range = _Range(begin, end, kind, device, 1, {device.ordinal: device})
                 _ranges.append(self._range)
             status, mapped = driver.cuMemHostGetDevicePointer(address, 0)
         if int(status):
@@ -91,7 +93,7 @@ class RegisteredPages:
         self.pointer = int(mapped)
 
     def close(self) -> None:
-        """Let go; the last user's call unregisters."""
+        """Let go; the last user's call unregisters, after all work of the devices that had the pages."""
         from cuda.bindings import driver
 
         mine, self._range = self._range, None
@@ -101,6 +103,9 @@ class RegisteredPages:
             mine.users -= 1
             if mine.users == 0:
                 _ranges.remove(mine)
+                for device in mine.seen_by.values():
+                    with device.current():
+                        driver.cuCtxSynchronize()  # that cuMemHostUnregister waits is said nowhere
                 with mine.device.current():
                     driver.cuMemHostUnregister(mine.begin)
 

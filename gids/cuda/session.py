@@ -272,6 +272,7 @@ class Reserved:
             from cuda.bindings import driver
 
             with self._session.current():
+                driver.cuCtxSynchronize()  # cuMemFree "may perform implicit synchronization": that is no promise
                 driver.cuMemFree(self._pointer)
             self._session.budget.give(self._count)
 

@@ -1,5 +1,6 @@
 """The documentation site builds without a warning, and a real browser without network shows and searches it."""
 
+import json
 import re
 import subprocess
 import sys
@@ -63,11 +64,21 @@ def test_no_internal_link_is_dead_and_nothing_comes_from_elsewhere(site: Path) -
                 assert unquote(anchor) in pages[found].anchors, f"{path.name}: {link}"
 
 
+def test_every_kernel_has_a_line_in_the_table_of_their_work(site: Path) -> None:
+    counted = json.loads((ROOT / "tests" / "ptx" / "kernel_counts.json").read_text())["kernels"]
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", (site / "kernels.html").read_text(), re.DOTALL)
+    found = [[re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<td>(.*?)</td>", row, re.DOTALL)] for row in rows]
+    lines = {row[0].strip(): row[1:] for row in found if row}
+    assert list(lines) == list(counted)
+    poll = counted["nvme_poll"]
+    assert lines["nvme_poll"][-1].strip() == f"{poll['host_chain']} ({poll['host_chain_alone']} alone)"
+
+
 @pytest.mark.xdist_group("chromium")
 @pytest.mark.parametrize("width", [1280, 500])
 def test_pages_do_not_scroll_sideways(site: Path, tmp_path: Path, width: int) -> None:
     browser = chromium()
-    for name in ("index", "get_started", "reference/cli", "standin"):
+    for name in ("index", "get_started", "reference/cli", "standin", "kernels"):
         page = site / f"{name}.html"
         probe = page.with_name(f"probed-{width}-{page.name}")
         script = "<script>document.title = document.documentElement.scrollWidth + '/' + innerWidth</script></body>"

@@ -101,6 +101,7 @@ enum : unsigned {  // CU_MEMHOSTREGISTER_*
 };
 constexpr unsigned kHostAllocFlags = 7;  // CU_MEMHOSTALLOC_*: portable, device map, write-combined
 constexpr unsigned kStreamNonBlocking = 1;
+constexpr unsigned kEventDisableTiming = 2, kEventInterprocess = 4, kEventFlags = 7;  // CU_EVENT_*
 
 // The default device, and what a launch may ask of it: the limits of compute capability 9.0 without opting in.
 constexpr unsigned kMaxThreads = 1024, kMaxBlockX = 1024, kMaxBlockY = 1024, kMaxBlockZ = 64;

@@ -39,6 +39,16 @@ bool classify(CUdeviceptr pointer, std::size_t bytes, const char* call, End* out
     return false;
 }
 
+// A copy of pinned or registered memory that runs now: it must not have been freed since it was asked for.
+bool still_pinned(CUdeviceptr pointer, std::size_t bytes, const End& end, const Context* context) {
+    if (end.device || end.host == HostKind::kPageable || standin::classify_host(pointer, bytes, context) == end.host)
+        return true;
+    standin::complain("a copy of " + std::to_string(bytes) + " bytes at " + standin::hexadecimal(pointer) +
+                      ": host memory that was freed or unregistered before the copy ran");
+    standin::set_sticky(CUDA_ERROR_ILLEGAL_ADDRESS);
+    return false;
+}
+
 // Work that runs now may use only what stream order has allocated and not yet freed.
 bool running(CUdeviceptr pointer, const char* what) {
     standin::Range range{};
@@ -93,7 +103,11 @@ CUresult copy(const char* call, CUdeviceptr to, CUdeviceptr from, std::size_t by
         standin::enqueue(stream, [=] { move_bytes(to, 0, staged->data(), bytes); });
         return CUDA_SUCCESS;
     }
-    standin::enqueue(stream, [=] { move_bytes(to, from, nullptr, bytes); });
+    const Context* context = standin::context(nullptr);
+    standin::enqueue(stream, [=] {
+        if (still_pinned(to, bytes, target, context) && still_pinned(from, bytes, source, context))
+            move_bytes(to, from, nullptr, bytes);
+    });
     // To pageable memory, and between host memories, the call returns when the copy is done.
     const bool synchronous = !target.device && (pageable || !source.device);
     return synchronous ? standin::synchronize(stream, call) : CUDA_SUCCESS;
@@ -192,6 +206,7 @@ STANDIN_API CUresult cuPointerGetAttributes(unsigned count, const int* attribute
 }
 STANDIN_API CUresult cuPointerSetAttribute(const void*, int, CUdeviceptr) { return CUDA_SUCCESS; }
 STANDIN_API CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr pointer) {
+    ENTER_TO_END(cuMemGetAddressRange);
     standin::Range range{};
     if (!standin::find_allocation(pointer, &range)) return CUDA_ERROR_NOT_FOUND;
     if (base != nullptr) *base = range.begin;

@@ -185,6 +185,10 @@ STANDIN_API CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice de
         {kMemoryPoolsSupported, 1},
         {kDmaBufSupported, 1},
     };
+    if (attribute == kReadOnlyHostRegisterSupported && !standin::registers_read_only()) {
+        *value = 0;
+        return CUDA_SUCCESS;
+    }
     const auto found = kValues.find(attribute);
     *value = found == kValues.end() ? 0 : static_cast<int>(found->second);
     if (attribute == kIntegrated) *value = standin::forgiven("integrated") ? 1 : 0;
@@ -277,7 +281,7 @@ STANDIN_API CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 STANDIN_API CUresult cuCtxSynchronize() {
     ENTER_TO_END(cuCtxSynchronize);
     standin::trace("sync context", nullptr, "cuCtxSynchronize", 0);
-    return standin::synchronize_all("cuCtxSynchronize");
+    return standin::synchronize_all("cuCtxSynchronize", standin::context(nullptr));
 }
 STANDIN_API CUresult cuGetErrorName(CUresult error, const char** name) {
     static const std::map<CUresult, const char*> kNames = {

@@ -19,7 +19,8 @@ struct Pool {
 
 namespace {
 
-constexpr std::size_t kGranule = 512, kRedBytes = 256, kPage = 4096;
+// Blocks begin at odd multiples of kAlign: no more is promised than that.
+constexpr std::size_t kAlign = 256, kGranule = 2 * kAlign, kRedBytes = 256, kPage = 4096;
 constexpr unsigned char kRed = 0xA5, kRubbish = 0xCD, kFreed = 0xDD;
 
 struct Block {
@@ -48,7 +49,7 @@ public:
         shown_ = static_cast<char*>(shown);
         real_ = static_cast<char*>(real);
         bytes_ = bytes;
-        holes_[0] = bytes;
+        holes_[kAlign] = bytes - kAlign;
     }
 
     bool contains(CUdeviceptr pointer) const { return pointer >= begin() && pointer < begin() + bytes_; }
@@ -67,10 +68,10 @@ public:
         if (used_ > standin::memory_limit() || bytes > standin::memory_limit() - used_) return CUDA_ERROR_OUT_OF_MEMORY;
         const std::size_t capacity = (bytes + kRedBytes + kGranule - 1) / kGranule * kGranule;
         std::optional<CUdeviceptr> begin = ordered ? reuse(capacity, stream) : std::nullopt;
-        if (!begin) begin = carve(capacity, ordered ? kGranule : kPage);
+        if (!begin) begin = carve(capacity);
         if (!begin) {
             trim();
-            begin = carve(capacity, ordered ? kGranule : kPage);
+            begin = carve(capacity);
         }
         if (!begin) return CUDA_ERROR_OUT_OF_MEMORY;
         used_ += bytes;
@@ -144,14 +145,12 @@ private:
             }
         return std::nullopt;
     }
-    std::optional<CUdeviceptr> carve(std::size_t capacity, std::size_t align) {
-        for (auto& [at, size] : holes_) {
-            const std::size_t from = (at + align - 1) / align * align;
-            if (from + capacity > at + size) continue;
-            const std::size_t hole = at, hole_bytes = size;
-            holes_.erase(hole);
-            if (from > hole) holes_[hole] = from - hole;
-            if (from + capacity < hole + hole_bytes) holes_[from + capacity] = hole + hole_bytes - from - capacity;
+    std::optional<CUdeviceptr> carve(std::size_t capacity) {
+        for (const auto& [at, size] : holes_) {
+            if (capacity > size) continue;
+            const std::size_t from = at, rest = size - capacity;
+            holes_.erase(from);
+            if (rest != 0) holes_[from + capacity] = rest;
             return begin() + from;
         }
         return std::nullopt;
@@ -394,7 +393,9 @@ STANDIN_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
     ENTER_TO_END(cuMemFree);
     standin::trace("free", nullptr, "cuMemFree", 0);
     // Of a pool's memory all accesses are taken to be over: "performs no further synchronization".
-    if (!standin::of_pool(pointer)) standin::synchronize_all("cuMemFree");
+    standin::Range range{};
+    if (standin::frees_wait() && !standin::of_pool(pointer) && standin::find_allocation(pointer, &range))
+        standin::synchronize_all("cuMemFree", standin::primary_context(range.device));
     return standin::release(pointer, nullptr, false);
 }
 namespace {

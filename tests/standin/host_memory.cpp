@@ -11,7 +11,7 @@ namespace {
 
 constexpr CUdeviceptr kPage = 4096;
 constexpr std::size_t kRedBytes = 256;
-constexpr unsigned char kRed = 0xA5, kRubbish = 0xCD;
+constexpr unsigned char kRed = 0xA5, kRubbish = 0xCD, kFreed = 0xDD;
 
 struct Pinned {
     std::size_t bytes, mapped_bytes;
@@ -137,6 +137,8 @@ bool may_touch(CUdeviceptr address, std::size_t bytes, CUdevice device, CUdevice
     return address >= *begin && address + bytes <= *end;
 }
 
+bool registers_read_only() { return setting("GIDS_STANDIN_READ_ONLY", 1) != 0; }
+
 void host_statistics(std::size_t* pinned_count, std::size_t* registered_count) {
     const std::lock_guard<std::mutex> lock(host_mutex);
     *pinned_count = pinned.size();
@@ -165,7 +167,7 @@ STANDIN_API CUresult cuMemAllocHost_v2(void** out, std::size_t bytes) {
 STANDIN_API CUresult cuMemFreeHost(void* pointer) {
     ENTER_TO_END(cuMemFreeHost);
     standin::trace("unpin", nullptr, "cuMemFreeHost", 0);
-    standin::synchronize_all("cuMemFreeHost");
+    if (standin::frees_wait()) standin::synchronize_all("cuMemFreeHost");
     const std::lock_guard<std::mutex> lock(host_mutex);
     const auto found = pinned.find(reinterpret_cast<CUdeviceptr>(pointer));
     if (found == pinned.end()) {
@@ -178,7 +180,9 @@ STANDIN_API CUresult cuMemFreeHost(void* pointer) {
     bool whole = true;
     for (std::size_t i = 0; i < kRedBytes; ++i)
         whole = whole && memory[piece.bytes + i] == kRed && *(memory - 1 - i) == kRed;
-    munmap(piece.memory, piece.mapped_bytes);
+    // A copy that runs on stays within the process; what it brings is rubbish, and a later one finds that it is freed.
+    if (standin::frees_wait()) munmap(piece.memory, piece.mapped_bytes);
+    else std::memset(reinterpret_cast<void*>(begin), kFreed, piece.bytes);
     if (whole) return standin::sticky();
     standin::complain("something was written outside pinned memory of " + std::to_string(piece.bytes) + " bytes");
     standin::set_sticky(CUDA_ERROR_LAUNCH_FAILED);
@@ -193,6 +197,7 @@ STANDIN_API CUresult cuMemHostRegister_v2(void* pointer, std::size_t bytes, unsi
     const CUdeviceptr begin = key / kPage * kPage, end = (key + bytes + kPage - 1) / kPage * kPage;
     if ((flags & kRegisterIoMemory) != 0 && standin::setting("GIDS_STANDIN_PRIVILEGED", 1) == 0)
         return CUDA_ERROR_NOT_PERMITTED;
+    if ((flags & kRegisterReadOnly) != 0 && !standin::registers_read_only()) return CUDA_ERROR_NOT_SUPPORTED;
     const Mapping mapping = mapping_of(begin, end);
     if (mapping == Mapping::kNone) {
         standin::complain(standin::hexadecimal(key) + " is registered, but " + std::to_string(bytes) +
@@ -217,7 +222,7 @@ STANDIN_API CUresult cuMemHostRegister_v2(void* pointer, std::size_t bytes, unsi
 STANDIN_API CUresult cuMemHostUnregister(void* pointer) {
     ENTER_TO_END(cuMemHostUnregister);
     standin::trace("unregister", nullptr, "cuMemHostUnregister", 0);
-    standin::synchronize_all("cuMemHostUnregister");
+    if (standin::frees_wait()) standin::synchronize_all("cuMemHostUnregister");
     const std::lock_guard<std::mutex> lock(host_mutex);
     const auto key = reinterpret_cast<CUdeviceptr>(pointer);
     const auto found = registered.find(key / kPage * kPage);

@@ -358,6 +358,7 @@ STANDIN_API CUresult cuModuleGetFunction(CUfunction* out, CUmodule module, const
     return find(out, module, name);
 }
 STANDIN_API CUresult cuModuleUnload(CUmodule module) {
+    ENTER_TO_END(cuModuleUnload);
     standin::synchronize_all("cuModuleUnload");
     delete module;
     return CUDA_SUCCESS;

@@ -90,6 +90,8 @@ bool find_pinned(CUdeviceptr pointer, Range* out);
 // Whether kernels of a device may touch all of some bytes now, by either address of device memory; and the range that
 // these are part of.
 bool may_touch(CUdeviceptr address, std::size_t bytes, CUdevice device, CUdeviceptr* begin, CUdeviceptr* end);
+// Whether the device takes pages that are mapped read-only; GIDS_STANDIN_READ_ONLY=0: it does not.
+bool registers_read_only();
 void host_statistics(std::size_t* pinned, std::size_t* registered);
 
 // Marks the calling thread as inside a function of cuLaunchHostFunc, which must not call the driver.
@@ -114,7 +116,10 @@ public:
 // may spin.
 void enqueue(CUstream stream, std::function<void()> work, const std::string& kernel = {});
 CUresult synchronize(CUstream stream, const char* call);
-CUresult synchronize_all(const char* call);
+// Whether a call that frees memory first waits for streams, as drivers may: with an even GIDS_STANDIN_SEED.
+bool frees_wait();
+// Waits for all streams of a context; of every context, if none is given.
+CUresult synchronize_all(const char* call, const Context* context = nullptr);
 bool is_live(CUstream stream);
 bool is_default(CUstream stream);
 CUdevice device_of(CUstream stream);

@@ -75,6 +75,7 @@ struct EventState {
 };
 struct Event {  // queued work may outlive the handle, as it may with the real driver
     Context* context = nullptr;
+    bool timing = true;
     std::shared_ptr<EventState> state = std::make_shared<EventState>();
 };
 
@@ -85,6 +86,10 @@ using Shared = std::shared_ptr<Stream>;
 std::mutex streams_mutex;
 std::map<Stream*, Shared> streams;  // guarded by streams_mutex; those that were created and not destroyed
 std::map<Context*, Shared> legacy;  // guarded by streams_mutex; the legacy default stream of each context
+
+std::mutex working_mutex;
+// Guarded by working_mutex; default streams of threads too, and destroyed ones that still have work to do.
+std::vector<std::weak_ptr<Stream>> working;
 std::atomic<int> numbers{0}, event_numbers{0};
 
 Shared make(Context* context, unsigned flags, int priority) {
@@ -94,6 +99,9 @@ Shared make(Context* context, unsigned flags, int priority) {
     stream->priority = priority;
     stream->number = numbers.fetch_add(1);
     std::thread([stream] { stream->run(); }).detach();  // keeps itself alive until its work is done
+    const std::lock_guard<std::mutex> lock(working_mutex);
+    std::erase_if(working, [](const auto& one) { return one.expired(); });
+    working.push_back(stream);
     return stream;
 }
 
@@ -245,12 +253,14 @@ CUresult synchronize(CUstream handle, const char* call) {
     }
     return host_wait(stream, count, call);
 }
-CUresult synchronize_all(const char* call) {
+bool frees_wait() { return setting("GIDS_STANDIN_SEED", 0) % 2 == 0; }
+CUresult synchronize_all(const char* call, const Context* context) {
     std::vector<Shared> all;
     {
-        const std::lock_guard<std::mutex> lock(streams_mutex);
-        for (const auto& [handle, stream] : streams) all.push_back(stream);
-        for (const auto& [context, stream] : legacy) all.push_back(stream);
+        const std::lock_guard<std::mutex> lock(working_mutex);
+        for (const auto& one : working)
+            if (Shared stream = one.lock(); stream != nullptr && (context == nullptr || stream->context == context))
+                all.push_back(std::move(stream));
     }
     for (const Shared& stream : all) {
         uint64_t count = 0;
@@ -307,24 +317,28 @@ STANDIN_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned)
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
+    ENTER_TO_END(cuStreamGetCtx);
     const Shared found = resolve(stream);
     if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     *context = found->context;
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuStreamGetDevice(CUstream stream, CUdevice* device) {
+    ENTER_TO_END(cuStreamGetDevice);
     const Shared found = resolve(stream);
     if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     *device = found->context->device;
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuStreamGetFlags(CUstream stream, unsigned* flags) {
+    ENTER_TO_END(cuStreamGetFlags);
     const Shared found = resolve(stream);
     if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     *flags = found->flags;
     return CUDA_SUCCESS;
 }
 STANDIN_API CUresult cuStreamGetPriority(CUstream stream, int* priority) {
+    ENTER_TO_END(cuStreamGetPriority);
     const Shared found = resolve(stream);
     if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
     *priority = found->priority;
@@ -350,9 +364,12 @@ STANDIN_API void gids_standin_told(CUevent event) {
     if (is_event(event)) standin::trace("told", nullptr, "cuLaunchHostFunc", 0, text_of(latest(event)));
 }
 
-STANDIN_API CUresult cuEventCreate(CUevent* out, unsigned) {
+STANDIN_API CUresult cuEventCreate(CUevent* out, unsigned flags) {
     ENTER_IN_CONTEXT(cuEventCreate);
+    if (flags > kEventFlags || ((flags & kEventInterprocess) != 0 && (flags & kEventDisableTiming) == 0))
+        return CUDA_ERROR_INVALID_VALUE;
     auto* event = new Event;
+    event->timing = (flags & kEventDisableTiming) == 0;
     event->context = standin::context(nullptr);
     event->state->number = event_numbers.fetch_add(1);
     const std::lock_guard<std::mutex> lock(events_mutex);
@@ -407,8 +424,13 @@ STANDIN_API CUresult cuEventQuery(CUevent event) {
     return event->state->reached >= event->state->recorded ? standin::sticky() : CUDA_ERROR_NOT_READY;
 }
 STANDIN_API CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent from, CUevent to) {
-    ENTER(cuEventElapsedTime);
+    ENTER_TO_END(cuEventElapsedTime);
     if (!is_event(from) || !is_event(to)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!from->timing || !to->timing) return CUDA_ERROR_INVALID_HANDLE;
+    if (from->context != to->context) {
+        standin::complain("cuEventElapsedTime: the events are of two devices");
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     for (const CUevent event : {from, to}) {
         const std::lock_guard<std::mutex> lock(event->state->mutex);
         if (event->state->recorded == 0) return CUDA_ERROR_INVALID_HANDLE;

@@ -3,7 +3,9 @@
 import ctypes
 import gc
 import mmap
+import os
 import struct
+import threading
 
 import fake_torch
 import numpy as np
@@ -164,6 +166,64 @@ def test_pages_without_the_flags_that_a_kernel_needs(session, other, recover, ca
             assert status(driver.cuMemHostUnregister(memory.ctypes.data)) == 0
 
 
+@pytest.fixture
+def frees_at_once():
+    """Let calls that free memory wait for nothing, as the driver may."""
+    ctypes.CDLL(None).setenv(b"GIDS_STANDIN_SEED", b"1", 1)
+    yield
+    ctypes.CDLL(None).setenv(b"GIDS_STANDIN_SEED", os.environ.get("GIDS_STANDIN_SEED", "0").encode(), 1)
+
+
+@pytest.mark.parametrize("kind", ["device", "pinned", "registered"])
+def test_memory_that_is_freed_before_its_last_use(session, recover, frees_at_once, capfd, kind):
+    memory, stream, array = pages(1), session.stream.handle, full(session, 64, 1)
+    with session.current():
+        if kind == "device":
+            pointer, free = fake_torch.checked(driver.cuMemAlloc(64)), driver.cuMemFree
+        elif kind == "pinned":
+            pointer, free = fake_torch.checked(driver.cuMemHostAlloc(64, 0)), driver.cuMemFreeHost
+        else:
+            pointer, free = memory.ctypes.data, driver.cuMemHostUnregister
+            assert status(driver.cuMemHostRegister(pointer, PAGE, 3)) == 0
+        release = hold(session)
+        assert status(driver.cuMemcpyAsync(int(pointer), array.pointer, 64, stream)) == 0
+        assert status(free(pointer)) == 0
+        assert not release.is_set()
+        release.set()
+        assert status(driver.cuStreamSynchronize(stream)) == 700
+    said = capfd.readouterr().err
+    assert "freed" in said
+    ctypes.CDLL("libcuda.so.1").gids_standin_recover()
+
+
+def test_reserved_memory_is_freed_after_its_last_use(session, frees_at_once):
+    reserved, release = session.reserve(4096, 4096), hold(session)
+    session.fill(reserved, 1)
+    threading.Timer(0.05, release.set).start()
+    del reserved
+    assert release.is_set()
+    session.synchronize()
+
+
+def test_pages_are_unregistered_after_their_last_use(session, other, frees_at_once):
+    """By kernels of either device, and a copy: the last user's call waits for both."""
+    memory = pages(1)
+    shown = [RegisteredPages(where.device, memory.ctypes.data, PAGE) for where in (session, other)]
+    taken = other.empty(8, np.int64)
+    releases = [hold(where) for where in (session, other)]
+    array = DeviceArray(shown[0].pointer, (8,), np.int64, memory)
+    session.launch("set_values", 8, np.int64(7), np.int64(8), array)
+    other.copy_bytes(taken.pointer, memory.ctypes.data, 64)
+    shown[0].close()
+    assert not any(release.is_set() for release in releases)
+    for release in releases:
+        threading.Timer(0.05, release.set).start()
+    shown[1].close()
+    assert all(release.is_set() for release in releases)
+    session.synchronize(), other.synchronize()
+    assert memory.view(np.int64)[:8].tolist() == [7] * 8
+
+
 def test_events_tell_their_time_when_they_have_passed(session):
     with session.current():
         begin, end = (fake_torch.checked(driver.cuEventCreate(0)) for _ in range(2))
@@ -179,6 +239,19 @@ def test_events_tell_their_time_when_they_have_passed(session):
         assert int(found) == 0
         assert milliseconds > 0
         assert [status(driver.cuEventDestroy(event)) for event in (begin, end, begin)] == [0, 0, 400]
+
+
+def test_events_of_two_devices_or_without_timing_tell_no_time(session, other):
+    events = []
+    for where, flags in ((session, 0), (session, 0), (session, 2), (other, 0)):
+        with where.current():
+            events.append(fake_torch.checked(driver.cuEventCreate(flags)))
+            assert status(driver.cuEventRecord(events[-1], where.stream.handle)) == 0
+            where.synchronize()
+    begin, end, untimed, elsewhere = events
+    with session.current():
+        assert [status(driver.cuEventElapsedTime(begin, event)) for event in (end, untimed, elsewhere)] == [0, 400, 400]
+        assert [status(driver.cuEventCreate(flags)) for flags in (8, 4, 6)] == [1, 1, 0]  # interprocess: without timing
 
 
 def copied(ordered):

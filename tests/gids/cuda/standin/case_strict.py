@@ -99,6 +99,31 @@ def test_threads_share_a_stream(session, capfd):
     assert not capfd.readouterr().err
 
 
+#: Calls whose documentation lists CUDA_ERROR_INVALID_CONTEXT and which work without one: those that choose devices and
+#: contexts; and of others, what libraries rely on.
+WITHOUT_CONTEXT = {
+    "cuDeviceGet", "cuDeviceGetAttribute", "cuDeviceGetCount", "cuDeviceGetName", "cuDeviceTotalMem", "cuCtxCreate", "cuCtxDestroy",
+    "cuCtxPopCurrent", "cuCtxPushCurrent", "cuCtxSetCurrent", "cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRetain",
+    "cuStreamDestroy", "cuEventDestroy",  # cuda.core destroys them wherever their last user ends
+    "cuPointerGetAttribute", "cuPointerGetAttributes", "cuPointerSetAttribute",  # kvikio learns from them which context
+}  # fmt: skip
+
+
+@pytest.mark.no_context
+def test_every_call_whose_documentation_says_so_needs_a_context(session):
+    library, checked = ctypes.CDLL("libcuda.so.1"), set()
+    for name in dir(driver):
+        text = (getattr(driver, name).__doc__ or "").partition("Returns\n")[2].partition("See Also")[0]
+        call = next((n for n in (f"{name}_v4", f"{name}_v2", name) if name[:2] == "cu" and hasattr(library, n)), None)
+        if call is not None and "CUDA_ERROR_INVALID_CONTEXT" in text and name not in WITHOUT_CONTEXT:
+            nothing = [ctypes.c_void_p(0)] * 8
+            answer = on_a_thread(lambda call=call, nothing=nothing: getattr(library, call)(*nothing))
+            assert answer == 201, name
+            checked.add(name)
+    assert len(checked) >= 40
+    assert checked >= {"cuMemAlloc", "cuMemAllocAsync", "cuModuleUnload", "cuStreamGetFlags", "cuEventElapsedTime"}
+
+
 @pytest.mark.no_context
 def test_calls_on_a_thread_without_a_context(session):
     pointer = full(session, 4, 1).pointer
@@ -216,6 +241,24 @@ def test_read_only_pages_are_registered_as_such(session, tmp_path):
     shown.close()
 
 
+def test_read_only_pages_are_copied_where_a_device_does_not_take_them(session, tmp_path):
+    np.arange(50000).tofile(tmp_path / "values")
+    mapped = np.memmap(tmp_path / "values", np.int64, "r")
+    set_environment = ctypes.CDLL(None).setenv
+    set_environment(b"GIDS_STANDIN_READ_ONLY", b"0", 1)
+    try:
+        with session.current():
+            assert int(driver.cuMemHostRegister(mapped.ctypes.data, mapped.nbytes, 11)[0]) == 801
+        shown = host_array(session, mapped, "values")
+    finally:
+        set_environment(b"GIDS_STANDIN_READ_ONLY", b"1", 1)
+    assert shown.array.pointer != mapped.ctypes.data
+    taken = session.empty(2, np.int64)
+    session.launch("take_values", 2, shown.array, session.upload(np.array([7, 49999])), None, np.int64(2), taken)
+    assert session.download(taken).tolist() == [7, 49999]
+    shown.close()
+
+
 def test_arrays_that_share_a_page_are_shown_each_for_itself(session, live):
     before, both = live()["mapped"], np.arange(40)
     first, second = host_array(session, both[:20], "first"), host_array(session, both[20:], "second")
@@ -291,6 +334,38 @@ def test_a_pool_gives_the_latest_block_again_in_stream_order(session):
     assert [array.pointer for array in again] == pointers[::-1]
     release.set()
     session.synchronize()
+
+
+def test_memory_begins_at_a_multiple_of_256_and_of_no_more(session):
+    with session.current():
+        stream = session.stream.handle
+        pointers = [
+            fake_torch.checked(call(1000)) for call in (driver.cuMemAlloc, lambda n: driver.cuMemAllocAsync(n, stream))
+        ]
+        assert [int(pointer) % 512 for pointer in pointers] == [256, 256]
+        assert [int(driver.cuMemFree(pointer)[0]) for pointer in pointers] == [0, 0]
+
+
+def test_a_context_waits_for_its_own_streams(session, other):
+    release = hold(other)
+    array = session.empty(4, np.int64)
+    session.fill(array, 1)
+    with session.current():
+        pointer = fake_torch.checked(driver.cuMemAlloc(64))
+        assert [int(call[0]) for call in (driver.cuCtxSynchronize(), driver.cuMemFree(pointer))] == [0, 0]
+    assert not release.is_set()
+    release.set()
+    with session.current():  # and for streams that are destroyed, and a thread's own
+        destroyed, release = fake_torch.checked(driver.cuStreamCreate(1)), hold(session)
+        event = session.record()
+        driver.cuStreamWaitEvent(destroyed, event.handle, 0)
+        driver.cuMemsetD8Async(array.pointer, 7, 1, destroyed)
+        driver.cuStreamDestroy(destroyed)
+        threading.Timer(0.05, release.set).start()
+        driver.cuCtxSynchronize()
+        taken = np.zeros(1, np.uint8)
+        driver.cuMemcpyDtoH(taken.ctypes.data, array.pointer, 1)
+    assert taken[0] == 7
 
 
 def test_copies_of_pageable_memory(session):

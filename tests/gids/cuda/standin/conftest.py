@@ -85,8 +85,9 @@ class Live:
 
     def __call__(self):
         gc.collect()
-        with fake_torch.Device(0):
-            self._library.cuCtxSynchronize()
+        for device in (0, 1):
+            with fake_torch.Device(device):
+                self._library.cuCtxSynchronize()
         values = [ctypes.c_size_t() for _ in range(4)]
         self._library.gids_standin_live(*(ctypes.byref(value) for value in values))
         return dict(zip(("bytes", "pieces", "pinned", "mapped"), (value.value for value in values), strict=True))
