@@ -54,7 +54,12 @@ class Dataset:
     def __init__(self, path: str | os.PathLike[str]):
         self.path = Path(path).absolute()
         if not self.path.is_dir():
-            raise DatasetError(f"{self.path} must be a directory with a {manifests.MANIFEST} (there is none)")
+            found = (
+                "it is a file: `gids convert --help` says what makes a dataset of it"
+                if self.path.exists()
+                else "there is none"
+            )
+            raise DatasetError(f"{self.path} must be a directory with a {manifests.MANIFEST} ({found})")
         try:
             data = read_file(self.path / manifests.MANIFEST)
         except StorageError as error:

@@ -12,7 +12,7 @@ from torch_geometric.nn import GCNConv
 
 import gids
 import gids.convert.frameworks
-from gids.errors import ConfigError
+from gids.errors import ConfigError, DatasetError
 from tests.packages import NO_DGL
 
 EDGES = torch.tensor([[1, 2, 3, 0], [0, 0, 1, 3]])
@@ -108,6 +108,8 @@ def test_what_is_no_dataset_names_the_call(tmp_path: Path) -> None:
     torch.save(small(), tmp_path / "cora.pt")
     with pytest.raises(ConfigError, match=r"load it and call gids.convert"):
         gids.Loader(tmp_path / "cora.pt", fanouts=[1])
+    with pytest.raises(DatasetError, match=r"it is a file: `gids convert --help`"):
+        gids.open(tmp_path / "cora.pt")
 
 
 def communities(nodes: int = 600, classes: int = 3) -> Data:
