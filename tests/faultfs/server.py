@@ -6,9 +6,9 @@ shows DIRECTORY at MOUNTPOINT. FAULTS is a JSON file with a list of rules, looke
 
     {"name": "feat.bin", "begin": 0, "end": 4096, "do": "error", "errno": 5}
 
-``name`` is the end of a path. ``do`` is ``error``; ``short`` (half of the blocks that were asked for); ``delay`` (``seconds``); or
-``hang`` (until the rule is gone). With ``"every": true`` the rule is for looking up and opening files too. Reads are not
-cached by the kernel, unless ``--cached`` is given, which maps need.
+``name`` is the end of a path. ``do`` is ``error``; ``short`` (half of what was asked for, torn in the middle of a block);
+``delay`` (``seconds``); or ``hang`` (until the rule is gone). With ``"every": true`` the rule is for looking up and opening
+files too. Reads are not cached by the kernel, unless ``--cached`` is given, which maps need.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FaultFs:
             if rule["do"] == "error":
                 raise OSError(rule.get("errno", errno.EIO), "asked for")
             if rule["do"] == "short":
-                most = min(most, max(most // 1024 * 512, 512))
+                most = min(most, max(most // 2, 512) | 1)  # torn: it ends in the middle of a block
             if rule["do"] == "delay":
                 time.sleep(rule["seconds"])
             while rule["do"] == "hang" and rule in self.rules(path, begin, end):
