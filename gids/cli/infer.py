@@ -73,8 +73,14 @@ def run(args: argparse.Namespace) -> None:
     from gids.dataset import open_dataset
     from gids.dataset.progress import progress_bars
     from gids.infer import Inference, InferOptions
+    from gids.infer.evaluate import labelled
+    from gids.infer.export import check_parquet
 
     dataset = open_dataset(args.dataset)
+    if args.accuracy:  # what follows the inference is checked before it: that may take days
+        labelled(dataset, args.accuracy)
+    if args.parquet:
+        check_parquet(args.parquet, overwrite=args.overwrite)
     model = load_model(args.model, args.args, args.weights, args.device)
     with progress_bars(not (args.quiet or args.json or args.plan)) as progress:
         options = InferOptions(

@@ -69,16 +69,9 @@ def accuracy(
     storage : StorageOptions, optional
         How to read.
     """
-    chosen = resolve_seeds(dataset, nodes, "nodes")
-    if isinstance(chosen, EdgeSeeds | TimedSeeds):
-        raise ConfigError(f"nodes must be nodes or a split (got {type(chosen).__name__})")
     memory = default_budget() if budget is None else parse_bytes(budget, "budget")
     correct = total = 0
-    for ntype, ids in chosen.items():
-        labels = dataset.labels(ntype)
-        if labels is None or labels.ndim != 1 or labels.is_floating_point():
-            raise ConfigError(f"{ntype!r} must have classes as labels for accuracy (it has none)")
-        known = ids[labels[ids] >= 0]
+    for ntype, (known, labels) in labelled(dataset, nodes).items():
         classes = f"{name}_class"
         stored = classes if classes in results.feature_names(ntype) else name
         table = results.feature_table(ntype, stored)
@@ -90,6 +83,20 @@ def accuracy(
                 correct += int((guess.to(torch.int64) == labels[piece].to(torch.int64)).sum())
                 total += len(piece)
     return Accuracy(correct, total)
+
+
+def labelled(dataset: Dataset, nodes: Seeds) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return, by type, those of some nodes that have a class as label, and the labels of all; raise where a type has none."""
+    chosen = resolve_seeds(dataset, nodes, "nodes")
+    if isinstance(chosen, EdgeSeeds | TimedSeeds):
+        raise ConfigError(f"nodes must be nodes or a split (got {type(chosen).__name__})")
+    found = {}
+    for ntype, ids in chosen.items():
+        labels = dataset.labels(ntype)
+        if labels is None or labels.ndim != 1 or labels.is_floating_point():
+            raise ConfigError(f"{ntype!r} must have classes as labels for accuracy (it has none)")
+        found[ntype] = (ids[labels[ids] >= 0], labels)
+    return found
 
 
 def _read_ahead(reader: RowReader, pieces: Iterator[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -17,6 +18,16 @@ from gids.units import parse_bytes
 
 #: Bytes of rows that are in memory at a time.
 PIECE_BYTES = 32 << 20
+
+
+def check_parquet(directory: str | os.PathLike[str], *, overwrite: bool) -> Path:
+    """Return where Parquet files will be; raise where they cannot be written."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise ConfigError("writing Parquet needs pyarrow (pip install 'gids[parquet]')")
+    target = Path(directory).absolute()
+    if target.exists() and not overwrite:
+        raise DatasetError(f"{target} exists; choose another path or ask to overwrite it")
+    return target
 
 
 def to_parquet(
@@ -45,14 +56,10 @@ def to_parquet(
     overwrite : bool
         Replace the directory.
     """
-    try:
-        import pyarrow as arrow
-        import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise ConfigError("writing Parquet needs pyarrow (pip install 'gids[parquet]')") from error
-    target = Path(directory).absolute()
-    if target.exists() and not overwrite:
-        raise DatasetError(f"{target} exists; choose another path or ask to overwrite it")
+    target = check_parquet(directory, overwrite=overwrite)
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
     tables = {name: results.feature_table(ntype, name) for name in results.feature_names(ntype)}
     if not tables:
         raise ConfigError(f"{results.path} must have tables to write (it has none)")

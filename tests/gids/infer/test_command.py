@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 import torch
@@ -46,6 +47,21 @@ def test_what_is_refused(graph, tmp_path, capsys):
         out = str(tmp_path / "out")
         assert main(["infer", str(graph.path), out, "--model", model, "--args", arguments, "--quiet"]) == 1
         assert message in capsys.readouterr().err
+
+
+def test_what_follows_is_checked_before_anything_is_computed(graph, tmp_path, capsys, monkeypatch):
+    (tmp_path / "there").mkdir()
+    arguments = json.dumps({"in_dim": DIM, "hidden_dim": 24, "out_dim": 5, "num_layers": 2})
+    command = ["infer", str(graph.path), str(tmp_path / "out"), "--model", "gids.models:GraphSAGE", "--quiet"]
+    command += ["--args", arguments]
+    monkeypatch.setattr("gids.infer.run.Inference.run", lambda self: pytest.fail("something was computed"))
+    assert main([*command, "--accuracy", "tset"]) == 1
+    assert "nodes must be one of the splits test (got 'tset')" in capsys.readouterr().err
+    assert main([*command, "--parquet", str(tmp_path / "there")]) == 1
+    assert "there exists; choose another path" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert main([*command, "--parquet", str(tmp_path / "new")]) == 1
+    assert "writing Parquet needs pyarrow (pip install 'gids[parquet]')" in capsys.readouterr().err
 
 
 MODEL = '''
