@@ -20,7 +20,7 @@ demo: build ## generate a graph, train GraphSAGE from disk within a memory budge
 test: ready ## run every test that does not take minutes
 	$(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not long" tests
 
-test-long: ready $(VENV)/.fuzz ## run the tests that take minutes (ONLY=tests/nvme); the result is kept in experiments/results/long/test_long.json
+test-long: ready $(VENV)/.fuzz $(VENV)/ray-train ## run the tests that take minutes (ONLY=tests/nvme); the result is kept in experiments/results/long/test_long.json
 	.ci/packages g++-aarch64-linux-gnu qemu-user
 	$(PY) tests/long_run.py $(ONLY)
 
@@ -102,6 +102,10 @@ $(VENV)/.packaged: $(VENV)/.tests tests/requirements-packaged.txt
 
 $(VENV)/.fuzz: $(VENV)/.tests tests/requirements-fuzz.txt
 	$(PIP) -r tests/requirements-fuzz.txt
+	touch $@
+
+$(VENV)/ray-train: $(VENV)/.tests tests/requirements-ray-train.txt
+	$(PIP) --no-deps --target $@ -r tests/requirements-ray-train.txt
 	touch $@
 
 $(VENV)/.tests: $(VENV)/.base requirements.txt docs/requirements.txt $(wildcard tests/requirements*.txt)

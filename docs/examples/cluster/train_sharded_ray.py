@@ -2,7 +2,8 @@
 
     python train_sharded_ray.py GRAPH WORKERS
 
-Ray places one worker on each node and makes the process group; a worker's node is its world rank then.
+Ray places one worker on each node and makes the process group; a worker's node is its world rank then, which is right where
+every node has the whole dataset or sees it on a shared file system. Where a node has its part only, let it say which.
 """
 
 import sys
@@ -28,6 +29,7 @@ def train(config):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+        print(f"rank {rank}: loss {loss.item():.3f}, {loader.stats().exchange}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -110,3 +111,35 @@ def test_the_example_trains_under_torchrun(parts, tmp_path):
         assert out.startswith(f"rank {rank}: loss ")
         assert "'rows_asked'" in out
         assert (tmp_path / f"rank{rank}.pt").exists()
+
+
+@pytest.mark.long
+def test_the_example_trains_under_ray_train(graph, tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="ray is not installed: pip install 'gids[ray]'")
+    packages = Path(sys.prefix) / "ray-train"  # see the Makefile
+    if not packages.is_dir():
+        pytest.skip(f"Ray Train's packages are not in {packages}: make test-long ONLY=tests/gids/cluster")
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{packages}")
+    monkeypatch.setenv("HOME", str(tmp_path))  # where Ray Train keeps what it says about its runs
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1)  # one worker a node: Ray takes them for two machines
+        script = ROOT / "docs" / "examples" / "cluster" / "train_sharded_ray.py"
+        environment = {"RAY_ADDRESS": cluster.address, "GLOO_SOCKET_IFNAME": "lo", "RAY_DEDUP_LOGS": "0"}
+        done = subprocess.run(
+            [sys.executable, str(script), str(graph.path), "2"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            env=os.environ | environment,
+            check=False,
+        )
+    finally:
+        cluster.shutdown()
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = done.stdout + done.stderr
+    for rank in range(2):
+        assert re.search(rf"rank {rank}: loss [0-9.]+, .*'rows_asked': [1-9]", said), said[-3000:]
