@@ -1,4 +1,4 @@
-"""Every cell that `gids bench epoch` and `gids bench train` measured: gids over each peer at its best, as tables."""
+"""Every cell that `gids bench epoch` and `gids bench train` measured, and what `gids bench cuda` estimated, as tables."""
 
 from __future__ import annotations
 
@@ -47,6 +47,9 @@ def tables(name: str) -> list[str]:
     if name == "train":
         for record in newest_with("train", "seconds_per_epoch"):
             lines += train_table(record)
+    if name == "cuda":
+        for record in records.newest("cuda")[:1]:  # counted, whatever machine it ran on
+            lines += cuda_table(record)
     return lines
 
 
@@ -77,6 +80,31 @@ def regime_table(regime: str, record: Record) -> list[str]:
     lines += ["", close({LABELS.get(peer, peer): value for peer, value in cells.items()})]
     if found["left_out"]:
         lines += ["", not_run(found["left_out"])]
+    return lines
+
+
+def cuda_table(record: Record) -> list[str]:
+    """Return what a batch asks of a GPU: a line for each setting and machine, counted on the left, estimated on the right."""
+    lines = [
+        "",
+        f"What a batch asks for, counted, and how long it would take, **estimated, not measured**; {origin(record)}.",
+        "",
+        "| batch, machine | launches | host waits | functions of the host | copies to / from the device | GB over the link | "
+        "sample, ms | plan, ms | gather, ms | copies, ms | slowest |",
+        "| --- |" + " --- |" * 10,
+    ]
+    for name, found in record.content["results"].items():
+        if "time by stage, us" not in found:
+            continue
+        copies = {way: sum(n for kind, n in found["copies by kind"].items() if way in kind) for way in ("h2d", "d2h")}
+        device = {stage: us["device"] / 1e3 for stage, us in found["time by stage, us"].items()}
+        stages = " | ".join(f"{device.get(stage, 0.0):.2f}" for stage in ("sample", "plan", "gather", "storage"))
+        slowest, us = found["slowest resource"].partition(";")[0], max(found["time by resource, us"].values())
+        lines.append(
+            f"| {name.removesuffix(' (estimated, not measured)')} | {found['launches']:.1f} | {found['host waits']:.1f} | "
+            f"{found['functions of the host in streams']:.1f} | {copies['h2d']:.1f} / {copies['d2h']:.1f} | "
+            f"{found['bytes over the link'] / 1e9:.2f} | {stages} | {slowest}: {us / 1e3:.1f} ms |"
+        )
     return lines
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import bench, records
+from experiments import bench, cells, records
 from experiments.keep import between
 
 DOCS = bench.PAGE.parent
@@ -286,3 +286,13 @@ def test_a_claim_is_one_of_the_benchmark_that_its_section_names(kept_here, text,
     record["results"] = {"rates": [{"name": "r", "median": 4123.0}], "share": {"of": [0.25]}}
     records.keep(written(kept_here, record))
     assert from_nowhere(text) == unknown
+
+
+def test_what_a_batch_asks_of_a_gpu_has_a_line_for_each_setting_and_machine() -> None:
+    (record, *_) = records.newest("cuda")
+    lines = [line for line in cells.tables("cuda") if line.startswith("| 1")]
+    estimates = [name for name in record.content["results"] if "rows of" in name]
+    assert [line.split(" |")[0].removeprefix("| ") for line in lines] == [name.partition(" (")[0] for name in estimates]
+    first = record.content["results"][estimates[0]]
+    assert f"| {first['launches']:.1f} | {first['host waits']:.1f} |" in lines[0]
+    assert "estimated, not measured" in "".join(cells.tables("cuda")[:2])
