@@ -246,7 +246,9 @@ class DataLoader(EpochLoader[Any], dgl.dataloading.DataLoader):  # type: ignore[
         if not self._replays:
             raise ConfigError("packed needs a sampler of gids and num_workers=0 (got others)")
         if self.packed.beyond != "error":
-            raise ConfigError("packed must end with its last epoch: only gids.Loader goes on online")
+            raise ConfigError(
+                "packed must end with its last epoch: DGL's shuffling goes on in another order (gids.Loader goes on online)"
+            )
         sampler, dataset = self.graph_sampler, self.dataset
         given = {
             "seeds": describe_ids(self._starting_nodes()),

@@ -14,11 +14,11 @@ from gids._native import ThreadPool
 from gids.dataset import Dataset
 from gids.dataset.packed import Packed
 from gids.errors import ConfigError
-from gids.loader.epochs import EpochLoader
+from gids.loader.beyond import PackedFirst
 from gids.loader.feed import BatchBuilder, SamplerFeed, SeedsOfEpoch, followed
 from gids.loader.graph import Features, Seeds
 from gids.loader.history import open_history
-from gids.loader.packed import PackedFeed, PackedPiece, StoredBlocks, open_packed_options, stored_epoch
+from gids.loader.packed import PackedFeed, PackedPiece, StoredBlocks
 from gids.loader.recipe import Recipe
 from gids.runtime.backend import Backend, Sampler
 from gids.runtime.batch import Batch
@@ -30,12 +30,11 @@ from gids.runtime.options import (
     SpillOptions,
 )
 from gids.runtime.peers import Sharding
-from gids.runtime.runtime import Runtime
 from gids.sampling import EdgeSeeds, NeighborSampler, TimedSeeds, Topology
 from gids.storage import StorageOptions
 
 
-class Loader(Recipe, EpochLoader[Batch], IterableDataset[Batch]):
+class Loader(Recipe, PackedFirst[Batch], IterableDataset[Batch]):
     """Yields mini-batches of a dataset, sampled and read ahead of training within a memory budget.
 
     Parameters
@@ -151,36 +150,11 @@ class Loader(Recipe, EpochLoader[Batch], IterableDataset[Batch]):
             history = self._with_nodes(history, self.dataset, self.seeds, given.fanouts, self.order(0, 0, 1))
             self._sampler, self.history = open_history(self.dataset, history, given, self.seeds, self.options)
             self.options = replace(self.options, embeddings_bytes=self.history.bytes)
-        self._chosen = self.options  # by the user; with packed epochs, options say how the budget serves them best
+        self._chosen = self.options
         self._open()
 
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next ``iter()``; ends one that runs.
-
-        Parameters
-        ----------
-        epoch : int
-            Its number, from 0; one that was not packed is refused unless the loader goes on online.
-        """
-        if self.packed is not None:
-            stored_epoch(self.packed, epoch)
-        super().set_epoch(epoch)
-
-    def _open(self) -> Runtime:
-        if self.packed is not None and not self._closed:
-            stored = stored_epoch(self.packed, self._epoch)
-            open_here = self._runtime is not None and self._runtime.pid == os.getpid()
-            if open_here and isinstance(self._runtime.feed, PackedFeed) != (stored is not None):  # type: ignore[union-attr]
-                self._runtime.close()  # type: ignore[union-attr]
-                self._runtime = None
-            if self._runtime is None:
-                self.options = (
-                    self._chosen if stored is None else open_packed_options(self.packed, self._chosen, self.dataset)
-                )
-        return super()._open()
-
     def _make_feed(self, backend: Backend, pool: ThreadPool) -> SamplerFeed | PackedFeed:
-        if self.packed is not None and self.packed.stored_epoch(self._epoch) is not None:
+        if self.packed is not None and self._stored_epoch is not None:
             labels = self.options.output.labels
             builder = BatchBuilder(self.dataset, self._node_tables, self._edge_tables, backend, labels)
             ranks = (self._order["rank"], self._order["world_size"])
@@ -205,7 +179,7 @@ class Loader(Recipe, EpochLoader[Batch], IterableDataset[Batch]):
         return feed.topology
 
     def _pieces(self, indices: Sequence[int]) -> Iterator[SeedsOfEpoch] | Iterator[PackedPiece]:
-        stored = None if self.packed is None else self.packed.stored_epoch(self._epoch)
+        stored = self._stored_epoch
         if stored is not None:
             feed = self._open().feed
             assert isinstance(feed, PackedFeed)

@@ -274,9 +274,8 @@ def stored_epoch(packed: Packed, epoch: int) -> int | None:
     stored = packed.stored_epoch(epoch)
     if stored is None and packed.beyond == "error":
         advice = ["pack more epochs", "pack with reuse to train on these again"]
-        if packed.identity.get("door", LOADER) == LOADER:
-            online = f"packed=gids.Packed({str(packed.path)!r}, beyond='online')"
-            advice.append(f"let gids.Loader, with seeds and sampler, go on online with {online}")
+        who = "let gids.Loader, with seeds and sampler, " if packed.identity.get("door", LOADER) == LOADER else ""
+        advice.append(f"{who}go on online with packed=gids.Packed({str(packed.path)!r}, beyond='online')")
         raise ConfigError(
             f"epoch must be below {packed.epochs}, as many as {packed.path} has (got {epoch}): "
             f"{', '.join(advice[:-1])}, or {advice[-1]}"

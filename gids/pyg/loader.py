@@ -16,11 +16,12 @@ from gids._native import ThreadPool
 from gids.dataset import Dataset
 from gids.dataset.packed import Packed
 from gids.errors import ConfigError
-from gids.loader.epochs import EpochLoader, describe_arrangement
+from gids.loader.beyond import PackedFirst
+from gids.loader.epochs import describe_arrangement
 from gids.loader.feed import SeedsOfEpoch
 from gids.loader.graph import Features, Seeds, arrangement_of, as_dataset, feature_tables, on_host
 from gids.loader.history import choose_candidates, make_history
-from gids.loader.packed import PackedFeed, PackedPiece, as_packed, check_identity, open_packed_options, stored_epoch
+from gids.loader.packed import PackedFeed, PackedPiece, as_packed, check_identity
 from gids.pyg.builder import DataBuilder, WantedRows
 from gids.pyg.feed import PygFeed, every_table, followed_hops
 from gids.pyg.hops import ByTime, HistoryHops, HopSampler, NumNeighbors, Subgraph, reverse_type
@@ -45,7 +46,7 @@ from gids.storage import StorageOptions
 from gids.types import EdgeType, TableKey
 
 
-class HopLoader(EpochLoader[Any]):
+class HopLoader(PackedFirst[Any]):
     """What PyG's neighbour loaders share; use :class:`NeighborLoader` or :class:`LinkNeighborLoader`.
 
     Parameters
@@ -110,7 +111,6 @@ class HopLoader(EpochLoader[Any]):
         self._begin()
         if self.packed is not None:
             self._check_packed(self.packed)
-            self.options = open_packed_options(self.packed, options, dataset)
         history = options.memory.history
         if history is not None:
             settings: dict[str, Any] = self._order | {"rank": 0, "world_size": 1}
@@ -120,6 +120,7 @@ class HopLoader(EpochLoader[Any]):
             self.hops = HistoryHops(hops, candidates, history.max_age)
             self.history = make_history(candidates, history, options)
             self.options = replaced(options, embeddings_bytes=self.history.bytes)
+        self._chosen = self.options
         self._open()
 
     def check_packable(self) -> None:
@@ -132,8 +133,6 @@ class HopLoader(EpochLoader[Any]):
     def _check_packed(self, packed: Packed) -> None:
         """Refuse packed epochs that are not what the other arguments ask for."""
         self.check_packable()
-        if packed.beyond != "error":
-            raise ConfigError("packed must end with its last epoch: only gids.Loader goes on online")
         identity = self.packed_identity()
         check_identity(packed, self.dataset, identity, identity["door"])
         if set(packed.tables) != set(self.tables):
@@ -145,18 +144,6 @@ class HopLoader(EpochLoader[Any]):
         """Return what decides the batches of all ranks, and which loader makes them."""
         found = {name: value for name, value in self._order_identity().items() if name != "rank"}
         return found | {"door": f"gids.pyg.{type(self).__name__}"}
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next ``iter()``; ends one that runs.
-
-        Parameters
-        ----------
-        epoch : int
-            Its number, from 0; one that was not packed is refused.
-        """
-        if self.packed is not None:
-            stored_epoch(self.packed, epoch)
-        super().set_epoch(epoch)
 
     def pause(self, reason: str) -> None:
         """End a running epoch and give files, threads and memory back until the next one begins.
@@ -198,7 +185,7 @@ class HopLoader(EpochLoader[Any]):
         return SeedOrder(self.inputs.positions, epoch=epoch, arrangement=self._arrangement, **settings)
 
     def _make_feed(self, backend: Backend, pool: ThreadPool) -> PygFeed | PackedFeed:
-        if self.packed is not None:
+        if self.packed is not None and self._stored_epoch is not None:
             wanted = WantedRows(self.dataset, self.tables, self.hops, is_changed=False)
             builder = DataBuilder(self.dataset, wanted, backend, self.options.output.labels, self.transform)
             stored = StoredHops(self.inputs, self.order, builder, self.options.seed)
@@ -218,10 +205,10 @@ class HopLoader(EpochLoader[Any]):
         )
 
     def _pieces(self, indices: Sequence[int]) -> Iterator[SeedsOfEpoch] | Iterator[PackedPiece]:
-        if self.packed is not None:
-            feed, stored = self._open().feed, stored_epoch(self.packed, self._epoch)
+        stored = self._stored_epoch
+        if stored is not None:
+            feed = self._open().feed
             assert isinstance(feed, PackedFeed)
-            assert stored is not None
             return feed.pieces(self._epoch, stored, indices)
         order, epoch = self._batches(self._epoch), self._epoch
         hops = followed_hops(self.hops, self.inputs, self._batches, self.options.seed)

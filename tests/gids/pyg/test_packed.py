@@ -112,6 +112,25 @@ def test_resumes_what_began_online(homogeneous, tmp_path):
             equal(one, two.to_dict())
 
 
+def test_goes_on_online(homogeneous, tmp_path):
+    def make(**more):
+        return NeighborLoader(homogeneous, [4, 3], "train", **(COMMON | more))
+
+    with make() as online:
+        packed = gids.pyg.pack(online, tmp_path / "packed")
+        with make(packed=gids.Packed(packed.path, beyond="online")) as reading:
+            budget = reading.options.memory
+            for _ in range(2):
+                for one, two in zip(online, reading, strict=True):
+                    equal(one.to_dict(), two.to_dict())
+            assert reading.options.memory != budget, "divided as for any online epoch"
+            online.set_epoch(0)
+            reading.set_epoch(0)
+            for one, two in zip(online, reading, strict=True):
+                equal(one.to_dict(), two.to_dict())
+            assert reading.options.memory == budget
+
+
 def test_refuses_what_was_not_packed(homogeneous, heterogeneous, tmp_path):
     def make(fanouts=(4, 3), **more):
         return NeighborLoader(homogeneous, list(fanouts), "train", **(COMMON | more))
@@ -126,8 +145,6 @@ def test_refuses_what_was_not_packed(homogeneous, heterogeneous, tmp_path):
         make(features="feat", packed=packed)
     with pytest.raises(ConfigError, match="transform_sampler_output must be None"):
         make(transform_sampler_output=lambda out: out, packed=packed)
-    with pytest.raises(ConfigError, match="packed must end with its last epoch"):
-        make(packed=gids.Packed(packed.path, beyond="online"))
     with pytest.raises(ConfigError, match=r"packed must hold batches of gids\.pyg\.LinkNeighborLoader"):
         LinkNeighborLoader(homogeneous, [4, 3], packed=packed, **COMMON)
     with pytest.raises(ConfigError, match=r"packed must hold batches of gids\.Loader \(got .* of gids\.pyg\."):
@@ -139,9 +156,9 @@ def test_refuses_what_was_not_packed(homogeneous, heterogeneous, tmp_path):
         NeighborLoader(heterogeneous, [4, 3], ("paper", "train"), packed=packed, **COMMON)
     with (
         make(packed=packed) as reading,
-        pytest.raises(ConfigError, match=r"pack more epochs, or pack with reuse .*again$"),
+        pytest.raises(ConfigError, match=r"pack more epochs, .* or go on online with packed=gids\.Packed\("),
     ):
-        reading.set_epoch(1)  # gids.Loader could not go on online
+        reading.set_epoch(1)
     with make(packed=packed) as reading, pytest.raises(ConfigError, match="loader must be one that samples"):
         gids.pyg.pack(reading, tmp_path / "again")
 
