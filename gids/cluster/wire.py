@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gids.errors import ConfigError
+from gids.errors import ConfigError, PeerError
 
 
 class Wire(Protocol):
@@ -53,13 +53,26 @@ class TorchWire:
                 "shards needs torch.distributed.init_process_group before the loader is made (it was not called); "
                 "torchrun starts the ranks"
             )
-        self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        with self._meeting():
+            if dist.get_backend() == dist.Backend.GLOO:
+                dist.barrier()  # a rank that comes late is waited for as long as training waits, not only timeout_s
+            self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+
+    @contextlib.contextmanager
+    def _meeting(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise PeerError(
+                f"rank {self.rank} of {self.world_size}: a rank is gone, or has not made its loader in time ({error})"
+            ) from error
 
     def gather(self, facts: Any) -> list[Any]:
         """Return what every rank says; to be called before the first :meth:`swap`."""
         found: list[Any] = [None] * self.world_size
-        dist.all_gather_object(found, facts, group=self._group)
+        with self._meeting():
+            dist.all_gather_object(found, facts, group=self._group)
         return found
 
     def swap(self, send: Tensor, sent: Sequence[int], taken: Sequence[int]) -> Tensor:

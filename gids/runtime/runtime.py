@@ -69,7 +69,6 @@ class Runtime:
 
     def __init__(self, feed: Feed[Any, Any], backend: Backend, options: RuntimeOptions, trace: Trace):
         self.pid = os.getpid()
-        _LIVE.add(self)
         self.feed, self.backend, self.options, self.trace = feed, backend, options, trace
         self._divider = Divider(feed, options, backend.memory, backend.pace)
         self._peers: Peers | None = None
@@ -86,6 +85,7 @@ class Runtime:
         self._shared: list[SharedTensor] = []
         self._hosted: dict[TableKey, HostBuffer] = {}
         self._closed = False
+        _LIVE.add(self)
 
     @property
     def tables(self) -> Mapping[TableKey, RowTable]:

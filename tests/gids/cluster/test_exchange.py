@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 import gids
 from gids.cluster import Exchange, Homes
@@ -22,6 +23,7 @@ from gids.cluster.messages import (
     unpack_headers,
     write_reply,
 )
+from gids.cluster.wire import TorchWire
 from gids.errors import ConfigError, PeerError
 from gids.storage import RowReader, StorageOptions
 from gids.storage.options import FaultOptions
@@ -42,6 +44,25 @@ def tables(tmp_path_factory):
         writer.add_csc(torch.zeros(ROWS + 1, dtype=torch.int64), torch.empty(0, dtype=torch.int64))
     dataset = gids.open(path)
     return [dataset.feature_table(None, name) for name in ("small", "feat")]
+
+
+def test_a_rank_that_dies_before_all_have_met_is_said_so(monkeypatch):
+    def gone(*arguments, **options):
+        raise RuntimeError("Connection closed by peer")
+
+    found = {"is_initialized": True, "get_rank": 1, "get_world_size": 3, "get_backend": "gloo", "barrier": None}
+    for name, value in found.items():
+        monkeypatch.setattr(dist, name, lambda value=value: value)
+    monkeypatch.setattr(dist, "new_group", lambda **options: "a group")
+    monkeypatch.setattr(dist, "all_gather_object", gone)
+    said = r"rank 1 of 3: a rank is gone, or has not made its loader in time \(Connection closed by peer\)"
+    wire = TorchWire(5.0)
+    with pytest.raises(PeerError, match=said):
+        wire.gather("facts")
+    for name in ("new_group", "barrier"):
+        monkeypatch.setattr(dist, name, gone)
+        with pytest.raises(PeerError, match=said):
+            TorchWire(5.0)
 
 
 @contextlib.contextmanager

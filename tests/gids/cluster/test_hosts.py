@@ -75,27 +75,33 @@ def test_two_hosts_under_torchrun(graph, parts, tmp_path):
 
 
 @pytest.mark.long
-def test_a_network_that_is_cut(graph, parts, tmp_path):
-    where = [str(tmp_path / "group"), str(graph.path), str(parts(3)), str(tmp_path / "result"), "cut"]
+@pytest.mark.parametrize(("end", "lost"), [("cut", 2), ("die", 1), ("stop", 1)])
+def test_every_survivor_of_three_hosts_hears_that_one_is_lost(graph, parts, tmp_path, end, lost):
+    """The network of one is cut, its rank is killed, or its rank is slower than the time-out: halted, that is."""
+    where = [str(tmp_path / "group"), str(graph.path), str(parts(3)), str(tmp_path / "result"), end]
     with Hosts(3, delay_s=0.001) as hosts:
         ranks = [start(hosts, rank, [sys.executable, "-m", SCRIPT, str(rank), "3", *where]) for rank in range(3)]
+        survivors = [rank for rank in range(3) if rank != lost]
         try:
-            give_up = time.monotonic() + 200
-            while len(list(tmp_path.glob("result.*"))) < 3 and time.monotonic() < give_up:
-                assert all(rank.poll() is None for rank in ranks)
-                time.sleep(0.1)
-            hosts.cut(2)
-            codes, errors = ended(ranks[:2])
+            if end == "cut":
+                give_up = time.monotonic() + 200
+                while len(list(tmp_path.glob("result.*"))) < 3 and time.monotonic() < give_up:
+                    assert all(rank.poll() is None for rank in ranks)
+                    time.sleep(0.1)
+                hosts.cut(lost)
+            codes, errors = ended([ranks[rank] for rank in survivors])
         finally:
             for rank in ranks:
                 rank.kill()
                 rank.communicate()
     assert codes == [0, 0], errors
-    for found in results(tmp_path)[:2]:
-        end = found.pop("end")
+    for rank in survivors:
+        found = json.loads((tmp_path / f"result.{rank}").read_text())
+        raised = found.pop("end")
         check(found)
-        assert "is gone or did not answer" in end["raised"] or "has left" in end["raised"]
-        assert end["waited_s"] < 4 * rank_script.TIMEOUT_S
+        assert "is gone or did not answer" in raised["raised"] or "has left" in raised["raised"]
+        assert raised["again"] == raised["raised"]
+        assert raised["waited_s"] < 4 * rank_script.TIMEOUT_S
 
 
 @pytest.mark.long
