@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any
 from gids.convert import arrays, frameworks, ginex, graphbolt, igb, mag240m, ogb, parquet
 from gids.convert.graph import ConvertOptions, Graph, write_graph
 from gids.dataset import Dataset
-from gids.errors import ConfigError, DatasetError
+from gids.dataset.strict import DAMAGE
+from gids.errors import ConfigError, DatasetError, GidsError
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,28 @@ def convert(
     origin = Path(source)
     if not origin.exists():
         raise DatasetError(f"{origin} must be a file or directory (there is none)")
+    return write_graph(read_layout(name, origin, **details), origin, path, options or ConvertOptions())
+
+
+def read_layout(name: str, origin: Path, **details: Any) -> Graph:
+    """Return the parts of a graph in another layout; whatever its files hold, the answer is that or a DatasetError.
+
+    Parameters
+    ----------
+    name : str
+        A key of :data:`FORMATS`.
+    origin : Path
+        File or directory to read.
+    **details
+        As for :func:`convert`.
+    """
+    read = FORMATS[name].read
+    inspect.signature(read).bind(origin, **details)  # a wrong detail is a mistake of the caller's, not of the files'
     try:
-        graph = FORMATS[name].read(origin, **details)
+        return read(origin, **details)
+    except GidsError:
+        raise
     except FileNotFoundError as error:
         raise DatasetError(f"{error.filename} must be a file of this {name} dataset (there is none)") from error
-    return write_graph(graph, origin, path, options or ConvertOptions())
+    except (*DAMAGE, EOFError, OSError, zlib.error) as error:
+        raise DatasetError(f"{origin} must be a whole {name} dataset ({type(error).__name__}: {error})") from error

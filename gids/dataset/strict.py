@@ -12,6 +12,8 @@ from typing import Any
 from gids.errors import ConfigError, DatasetError
 
 MOST = 2**62  # of any count or offset
+#: What taking a document apart ends in where something in it is not what it should be.
+DAMAGE = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 
 
 @contextmanager
@@ -21,7 +23,7 @@ def damage_in(path: Path) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise DatasetError(f"{path} contradicts itself: {error}") from error
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+    except DAMAGE as error:
         raise DatasetError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
 

@@ -7,6 +7,7 @@ change, because a stranger can compute it too.
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 import tempfile
@@ -20,6 +21,7 @@ import torch
 import xxhash
 
 import gids
+from gids.convert.formats import read_layout
 from gids.convert.sources import NpzRows, npz_keys
 from gids.convert.text import TextRows
 from gids.dataset import manifest as manifests
@@ -189,6 +191,84 @@ class Text(Target):
         (self.directory / "edges.csv").write_bytes(data)
         for rows in TextRows(self.directory / "edges.csv").read(0, 100):
             np.asarray(rows)
+
+
+class Layout(Target):
+    """A file that describes a graph in another layout, among files that are right; what is read before anything is written."""
+
+    layout: str
+    file: str
+
+    def place(self) -> Path:
+        """Return the directory of the graph, which has everything but the description."""
+        path = self.directory / self.layout
+        if not path.exists():
+            path.mkdir()
+            np.arange(7).tofile(path / "indptr.dat")
+            np.zeros(6, np.int64).tofile(path / "indices.dat")
+            np.ones((6, 3), np.float32).tofile(path / "features.dat")
+            np.zeros(6, np.float64).tofile(path / "labels.dat")
+            np.save(path / "edges.npy", np.zeros((2, 6), np.int64))
+            np.save(path / "feat.npy", np.ones((6, 3), np.float32))
+            np.save(path / "ids.npy", np.arange(3))
+            torch.save({"train": torch.arange(3)}, path / "split_idx.pth")
+        return path
+
+    def parse(self, data: bytes) -> None:
+        (self.place() / self.file).write_bytes(data)
+        read_layout(self.layout, self.place())
+
+
+class Ginex(Layout):
+    """conf.json of Ginex and GNNDrive."""
+
+    layout, file = "ginex", "conf.json"
+
+    def valid(self) -> bytes:
+        parts = {"indptr": ([7], "int64"), "indices": ([6], "int64"), "features": ([6, 3], "float32")}
+        conf: dict[str, Any] = {
+            "num_nodes": 6,
+            "num_classes": 2,
+            "labels_shape": [6, 1],
+            "labels_dtype": "torch.float64",
+        }
+        for name, (shape, dtype) in parts.items():
+            conf |= {f"{name}_shape": shape, f"{name}_dtype": dtype}
+        return json.dumps(conf).encode()
+
+
+class GraphBolt(Layout):
+    """metadata.yaml of GraphBolt."""
+
+    layout, file = "graphbolt", "metadata.yaml"
+
+    def valid(self) -> bytes:
+        files = {name: {"name": name, "format": "numpy", "path": "ids.npy"} for name in ("seeds", "labels")}
+        document = {
+            "dataset_name": "toy",
+            "graph": {"nodes": [{"num": 6}], "edges": [{"format": "numpy", "path": "edges.npy"}]},
+            "feature_data": [{"domain": "node", "type": None, "name": "feat", "format": "numpy", "path": "feat.npy"}],
+            "tasks": [{"name": "one", "num_classes": 5, "train_set": [{"data": list(files.values())}]}],
+        }
+        return json.dumps(document).encode()  # which is YAML
+
+
+class Ogb(Layout):
+    """The list of relations of an OGB dataset, compressed."""
+
+    layout, file = "ogb", "raw/triplet-type-list.csv.gz"
+
+    def place(self) -> Path:
+        path = super().place()
+        (path / "raw" / "relations" / "a___to___b").mkdir(parents=True, exist_ok=True)
+        counts = {"num-node-dict.csv.gz": b"a,b\n3,3\n", "relations/a___to___b/num-edge-list.csv.gz": b"2\n"}
+        for name, text in counts.items():
+            (path / "raw" / name).write_bytes(gzip.compress(text))
+        (path / "raw" / "relations" / "a___to___b" / "edge.csv.gz").write_bytes(gzip.compress(b"0,1\n1,2\n"))
+        return path
+
+    def valid(self) -> bytes:
+        return gzip.compress(b"a,to,b\n", mtime=0)
 
 
 class Curve(Target):
@@ -378,8 +458,8 @@ class Ranking(Target):
 TARGETS: dict[str, type[Target]] = {
     target.__name__.lower(): target
     for target in (
-        Manifest, Packed, Sample, Header, Archive, Text, Curve, State, Report, Extents, Block, Log, Parts, Prepared,
-        Visits, Ranking,
+        Manifest, Packed, Sample, Header, Archive, Text, Ginex, GraphBolt, Ogb, Curve, State, Report, Extents, Block, Log,
+        Parts, Prepared, Visits, Ranking,
     )
 }  # fmt: skip
 

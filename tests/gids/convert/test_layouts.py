@@ -10,6 +10,7 @@ import torch
 from gids import ConfigError, DatasetError
 from gids.convert import ArrayFiles, ConvertOptions, convert, detect
 from gids.dataset import verify
+from tests.fuzz.targets import Ginex as GinexTarget
 from tests.packages import NO_DGL
 
 from .graphs import by_destination, random_edges, stored_edges, values
@@ -237,6 +238,31 @@ def test_ginex(tmp_path, suffix):
     (root / "indices.dat").unlink()
     with pytest.raises(DatasetError, match=r"indices\.dat must be a file"):
         convert(root, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda conf: conf.pop("labels_dtype"),
+        lambda conf: conf.update(num_classes="many"),
+        lambda conf: conf.update(features_shape=[]),
+        lambda conf: conf.update(indices_dtype=5),
+        lambda conf: conf.update(num_nodes=float("inf")),
+        lambda conf: conf.update(indptr_shape=[2**70, 2**70]),
+    ],
+)
+def test_a_strangers_description_is_read_or_refused(tmp_path, change):
+    root = GinexTarget(tmp_path).place()
+    conf = json.loads(GinexTarget(tmp_path).valid())
+    change(conf)
+    (root / "conf.json").write_text(json.dumps(conf))
+    with pytest.raises(DatasetError, match="ginex"):
+        convert(root, tmp_path / "out")
+
+
+def test_a_detail_of_another_layout_is_a_mistake_of_the_callers(tmp_path):
+    with pytest.raises(TypeError, match="trust"):
+        convert(GinexTarget(tmp_path).place(), tmp_path / "out", format="ginex", trust=True)
 
 
 def test_graphbolt_homogeneous(tmp_path):
