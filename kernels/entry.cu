@@ -4,6 +4,7 @@
 #include "entry_labor.cuh"
 #include "entry_layers.cuh"
 #include "entry_nvme.cuh"
+#include "entry_nvme_plan.cuh"
 #include "entry_plan.cuh"
 #include "entry_random.cuh"
 #include "entry_rank.cuh"

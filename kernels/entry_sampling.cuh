@@ -4,6 +4,7 @@
 #include "entry.cuh"
 #include "entry_scan.cuh"
 #include "instances.cuh"
+#include "neighbors.cuh"
 #include "sample.cuh"
 #include "unique.cuh"
 
@@ -57,11 +58,11 @@ GIDS_DEVICE void settle_ids(UniqueTable table, const int64_t* slot_of_id, const 
 }
 
 template <class Index>
-GIDS_DEVICE void gather_neighbors(const Index* indices, const int64_t* positions, int64_t edges, int64_t num_src,
+GIDS_DEVICE void gather_neighbors(Neighbors<Index> neighbors, const int64_t* positions, int64_t edges, int64_t num_src,
                                   int64_t* out, uint32_t* bad, UniqueTable table, int64_t base, int64_t* slot_of) {
     const Group<1> lane;
     for (int64_t e = group_index(lane); e < edges; e += group_count(lane)) {
-        auto node = static_cast<int64_t>(indices[positions[e]]);
+        auto node = static_cast<int64_t>(neighbors[positions[e]]);
         if (static_cast<uint64_t>(node) >= static_cast<uint64_t>(num_src)) {
             // relaxed: any lane that sees a bad neighbour sets it; the host reads it after the kernel.
             atomic_ref<uint32_t>(*bad).store(1u, memory_order_relaxed);
@@ -90,18 +91,34 @@ GIDS_LANES_PER_NODE(GIDS_CHOOSE_EDGES)
 
 // Neighbours by edge positions. Where slot_of is not null, edge e is inserted into the table as occurrence base + e of
 // its neighbour, and ids [*id_begin, *id_end) are settled.
-#define GIDS_GATHER_NEIGHBORS(bits, index)                                                                       \
-    GIDS_KERNEL gather_neighbors_##bits(                                                                         \
-        const index* indices, const gids::int64_t* positions, const gids::int64_t* edges, gids::int64_t num_src, \
-        gids::int64_t* out, gids::uint32_t* bad, gids::uint64_t* slot_nodes, gids::uint64_t* slot_positions,     \
-        int capacity_log2, gids::int64_t base, gids::int64_t* slot_of, const gids::int64_t* slot_of_id,          \
-        const gids::int64_t* id_begin, const gids::int64_t* id_end) {                                            \
-        const gids::UniqueTable table{slot_nodes, slot_positions, capacity_log2};                                \
-        gids::settle_ids(table, slot_of_id, id_begin, id_end);                                                   \
-        gids::gather_neighbors(indices, positions, *edges, num_src, out, bad, table, base, slot_of);             \
-    }                                                                                                            \
+#define GIDS_GATHER_NEIGHBORS(bits, index)                                                                             \
+    GIDS_KERNEL gather_neighbors_##bits(const index* indices, const gids::HeldPieces* held, const index* values,       \
+                                        const gids::int64_t* positions, const gids::int64_t* edges,                    \
+                                        gids::int64_t num_src, gids::int64_t* out, gids::uint32_t* bad,                \
+                                        gids::uint64_t* slot_nodes, gids::uint64_t* slot_positions, int capacity_log2, \
+                                        gids::int64_t base, gids::int64_t* slot_of, const gids::int64_t* slot_of_id,   \
+                                        const gids::int64_t* id_begin, const gids::int64_t* id_end) {                  \
+        const gids::UniqueTable table{slot_nodes, slot_positions, capacity_log2};                                      \
+        gids::settle_ids(table, slot_of_id, id_begin, id_end);                                                         \
+        gids::gather_neighbors<index>({indices, held, values}, positions, *edges, num_src, out, bad, table, base,      \
+                                      slot_of);                                                                        \
+    }                                                                                                                  \
     GIDS_REGISTER(gather_neighbors_##bits)
 GIDS_INDEX_TYPES(GIDS_GATHER_NEIGHBORS)
+
+// Fills the held pieces of a relation's lists, once.
+#define GIDS_HOLD_NEIGHBORS(bits, index)                                                                              \
+    GIDS_KERNEL hold_neighbors_##bits(const index* indices, gids::int64_t edges, const gids::HeldPieces* held,        \
+                                      index* values) {                                                                \
+        constexpr gids::int64_t kPiece = gids::Neighbors<index>::kPiece;                                              \
+        const gids::Group<1> lane;                                                                                    \
+        for (gids::int64_t e = group_index(lane); e < edges; e += group_count(lane)) {                                \
+            const gids::int64_t piece = e / kPiece;                                                                   \
+            if (held[piece / 64].has(piece)) values[held[piece / 64].rank(piece) * kPiece + e % kPiece] = indices[e]; \
+        }                                                                                                             \
+    }                                                                                                                 \
+    GIDS_REGISTER(hold_neighbors_##bits)
+GIDS_INDEX_TYPES(GIDS_HOLD_NEIGHBORS)
 
 // out[i] = from[index[i]] for i < *count + more; count may be null.
 GIDS_KERNEL take_values(const gids::int64_t* from, const gids::int64_t* index, const gids::int64_t* count,

@@ -119,6 +119,15 @@ GIDS_DEVICE void copy_bytes(void* to, const void* from, uint64_t bytes) {
 #endif
 }
 
+// Bits of a word that are set.
+GIDS_DEVICE int64_t count_bits64(uint64_t word) {
+#if defined(__CUDA_ARCH__)
+    return __popcll(word);
+#else
+    return __builtin_popcountll(word);
+#endif
+}
+
 // High 64 bits of a product: maps a 64-bit random number onto [0, bound) with a bias below bound / 2^64.
 GIDS_DEVICE uint64_t multiply_high(uint64_t a, uint64_t b) {
 #if defined(__CUDA_ARCH__)

@@ -62,11 +62,13 @@ GIDS_DEVICE double labor_time(uint32_t bits, float weight) {
 }
 
 // Writes the positions that a node contributes, as choose_uniform and choose_weighted do: `eligible` edges can be
-// chosen, all of them where count is as many, in order; else the earliest, in the order of their times. indices and
-// weights begin at the node's first edge; weights may be null. times is scratch for count numbers.
-template <class Exec, class Index>
+// chosen, all of them where count is as many, in order; else the earliest, in the order of their times. indices (an
+// array, or Neighbors) and weights begin at the node's first edge; weights may be null. times is scratch for count
+// numbers.
+template <class Exec, class Indices>
 GIDS_DEVICE void choose_labor(Exec exec, const LaborKey& key, int64_t first, int64_t degree, int64_t eligible,
-                              int64_t count, const Index* indices, const float* weights, double* times, int64_t* out) {
+                              int64_t count, const Indices& indices, const float* weights, double* times,
+                              int64_t* out) {
     if (count == eligible) {
         take_eligible(exec, first, degree, weights, out);
         return;

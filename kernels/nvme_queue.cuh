@@ -83,7 +83,8 @@ struct alignas(32) Slot {
     uint32_t word;          // generation << 2 | SlotState
 };
 
-// Counters that threads fight over, each on its own line (128 bytes: two sectors of a GPU's, a pair of a CPU's).
+// Counters that threads fight over, each on its own line (128 bytes: two sectors of a GPU's, a pair of a CPU's). Only
+// who submits and drains touches them: where that is a GPU, they are in its memory.
 struct QueueControl {
     alignas(128) uint32_t next_ticket;  // of the next command; counts for ever
     alignas(128) uint32_t ring_asks;    // > 0: one thread is moving the tail, and this many asks are not yet served
@@ -92,9 +93,13 @@ struct QueueControl {
     uint32_t head;                      // belongs to the drainer; counts for ever
     uint32_t acknowledged;              // belongs to the drainer; head as the drive knows it
     alignas(128) uint32_t first_word;   // where to look for a free id first; a hint
-    alignas(128) uint32_t closed;       // not 0: the watchdog has taken the queue away
-    uint32_t spurious;                  // completions for ids that were not in flight: the drive or we are wrong
-    uint32_t late;                      // completions for commands that were given up: arrived after their deadline
+};
+
+// What submitters and the host's watchdog tell each other: always in host memory.
+struct QueueShared {
+    alignas(128) uint32_t closed;  // not 0: the watchdog has taken the queue away
+    uint32_t spurious;             // completions for ids that were not in flight: the drive or we are wrong
+    uint32_t late;                 // completions for commands that were given up: arrived after their deadline
 };
 
 // A view of a queue pair, trivially copyable into a kernel; the host owns what it points to.
@@ -104,9 +109,10 @@ struct QueueRef {
     uint32_t* sq_doorbell;
     uint32_t* cq_doorbell;
     QueueControl* control;
-    Slot* slots;
     uint32_t* ready;      // per place of the ring: ticket + 1 of the last entry that is complete there
     uint32_t* free_ids;   // one bit per id, 32 to a word; poisoned ids never come back
+    QueueShared* shared;  // this and the slots: what the watchdog looks at
+    Slot* slots;
     uint64_t* prp_lists;  // one controller page per id
     DmaView lists;
     DmaView data;
@@ -209,7 +215,7 @@ GIDS_DEVICE Enqueue enqueue(const Exec& exec, const QueueRef& q, bool wanted, Re
                             uint64_t bytes_per_id = 0) {
     // relaxed: a queue that closes during this call is caught by the host, which waits for kernels and callers to
     // leave.
-    const bool closed = system_ref<uint32_t>(q.control->closed).load(memory_order_relaxed) != 0;
+    const bool closed = system_ref<uint32_t>(q.shared->closed).load(memory_order_relaxed) != 0;
     if (bytes_per_id != 0) read.offset = 0;
     const bool valid = valid_read(q, read) && (bytes_per_id == 0 || read.bytes <= bytes_per_id);
     const int32_t id = claim_ids(exec, q, wanted && valid && !closed);
@@ -276,7 +282,7 @@ template <class Sink>
 GIDS_DEVICE bool dispatch(const QueueRef& q, uint32_t dw3, Sink sink) {
     const uint32_t id = completion_id(dw3);
     if (id >= q.ids) {
-        atomic_ref<uint32_t>(q.control->spurious).fetch_add(1u, memory_order_relaxed);
+        atomic_ref<uint32_t>(q.shared->spurious).fetch_add(1u, memory_order_relaxed);
         return false;
     }
     Slot& slot = q.slots[id];
@@ -285,7 +291,7 @@ GIDS_DEVICE bool dispatch(const QueueRef& q, uint32_t dw3, Sink sink) {
     const uint32_t seen =
         slot_state(word) == kInFlight ? exchange_if(slot.word, word, with_state(word, kAnswered)) : ~word;
     if (seen != word) {
-        uint32_t& count = slot_state(word) == kFree ? q.control->spurious : q.control->late;
+        uint32_t& count = slot_state(word) == kFree ? q.shared->spurious : q.shared->late;
         atomic_ref<uint32_t>(count).fetch_add(1u, memory_order_relaxed);
         return false;
     }

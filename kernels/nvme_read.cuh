@@ -22,6 +22,14 @@ inline constexpr uint32_t kLocalInvalid = 1u << 16;   // breaks a rule of the qu
 inline constexpr uint32_t kLocalClosed = 2u << 16;    // the watchdog took the queue away; never sent
 inline constexpr uint32_t kLocalDeadline = 3u << 16;  // no free command id before the deadline; never sent
 
+// What a poll came to; in device memory, zeroed by the caller.
+struct Outcome {
+    uint32_t unsettled;  // warps that gave up: 0 means that every read of the set is settled
+    uint32_t failed;     // reads that were settled with a status, or never sent
+    uint32_t finished;   // warps that wait no more; those that look at the queues then leave too
+    uint32_t closed;     // not 0: the watchdog took a queue away
+};
+
 // Pending words need no host: `results` lives where the kernel runs and outlives every command of the set.
 struct ReadSet {
     const Read* reads;
@@ -97,36 +105,71 @@ GIDS_DEVICE void submit_reads(const Exec& exec, const DriveRef* drives, const Re
     }
 }
 
-// Waits until the reads of this worker's chunks are settled, at most timeout_ns from now, and drains the queues of
-// drives that still owe answers. Returns whether all are settled; if not, the host's watchdog decides what follows.
+// Looks at one queue until the `waiters` wait no more: nobody else does, so that its ring is read once.
 template <class Exec, class Clock>
-GIDS_DEVICE bool poll_reads(const Exec& exec, const DriveRef* drives, const ReadSet& set, uint32_t worker,
-                            uint32_t workers, const Clock& clock, uint64_t timeout_ns) {
+GIDS_DEVICE void poll_queue(const Exec& exec, const QueueRef& q, Outcome& outcome, uint32_t waiters,
+                            const Clock& clock) {
+    for (;;) {
+        const uint32_t found = drain(exec, q, q.depth, ResultSink{});
+        // relaxed: only says that the watchdog wants the queues; it waits until this kernel has ended.
+        if (exec.any(system_ref<uint32_t>(q.shared->closed).load(memory_order_relaxed) != 0)) {
+            if (exec.lane() == 0) atomic_ref<uint32_t>(outcome.closed).store(1u, memory_order_relaxed);
+            return;
+        }
+        // relaxed: whoever leaves by it reads nothing that the waiters wrote.
+        if (exec.shuffle(atomic_ref<uint32_t>(outcome.finished).load(memory_order_relaxed), 0) == waiters) return;
+        if (found == 0) clock.pause();
+    }
+}
+
+// Waits in device memory until the reads of this worker's chunks are settled, at most timeout_ns from now, and adds
+// what came of them to the outcome. Returns whether all are settled; if not, the host's watchdog decides what follows.
+template <class Exec, class Clock>
+GIDS_DEVICE bool wait_for_reads(const Exec& exec, const ReadSet& set, Outcome& outcome, uint32_t worker,
+                                uint32_t workers, const Clock& clock, uint64_t timeout_ns) {
     const uint64_t lanes = static_cast<uint64_t>(Exec::kLanes);
     const uint64_t started = exec.shuffle(clock.now_ns(), 0);
-    for (uint64_t base = worker * lanes; base < set.count; base += workers * lanes) {
+    bool settled = true;
+    uint32_t failed = 0;
+    for (uint64_t base = worker * lanes; base < set.count && settled; base += workers * lanes) {
         const uint64_t i = base + static_cast<uint64_t>(exec.lane());
         for (;;) {
             // acquire: pairs with ResultSink, so the data of a settled read may be used.
-            const bool pending = i < set.count && atomic_ref<uint32_t>(set.results[i]).load(memory_order_acquire) == 0;
-            const uint32_t waiters = exec.ballot(pending);
-            if (waiters == 0) break;
-            const uint32_t mine = set.reads[i < set.count ? i : base].drive;
-            const DriveRef& drive = drives[exec.shuffle(mine, static_cast<int>(trailing_zeros(waiters)))];
-            uint32_t found = 0;
-            bool closed = false;
-            for (uint32_t n = 0; n < drive.num_queues; ++n) {
-                const QueueRef& q = drive.queues[(worker + n) % drive.num_queues];
-                found += drain(exec, q, q.depth, ResultSink{});
-                // relaxed: only says that the watchdog wants the queues; it waits until this kernel has ended.
-                closed = closed || system_ref<uint32_t>(q.control->closed).load(memory_order_relaxed) != 0;
+            const uint32_t result =
+                i < set.count ? atomic_ref<uint32_t>(set.results[i]).load(memory_order_acquire) : kSettled;
+            if (exec.ballot(result == 0) == 0) {
+                failed += count_bits(exec.ballot(result != kSettled));
+                break;
             }
-            if (exec.any(closed)) return false;
             const uint64_t now = exec.shuffle(clock.now_ns(), 0);
-            if (found == 0 && now - started > timeout_ns) return false;
-            if (found == 0) clock.pause();
+            // relaxed: as in poll_queue().
+            settled = !exec.any(atomic_ref<uint32_t>(outcome.closed).load(memory_order_relaxed) != 0) &&
+                      now - started <= timeout_ns;
+            if (!settled) break;
+            clock.pause();
         }
     }
+    if (exec.lane() == 0) {
+        // relaxed: read by the host after the kernel has ended.
+        if (failed != 0) atomic_ref<uint32_t>(outcome.failed).fetch_add(failed, memory_order_relaxed);
+        if (!settled) atomic_ref<uint32_t>(outcome.unsettled).fetch_add(1u, memory_order_relaxed);
+        atomic_ref<uint32_t>(outcome.finished).fetch_add(1u, memory_order_relaxed);
+    }
+    return settled;
+}
+
+// One worker for each queue looks at it; the others, of which there is at least one, wait for the reads.
+template <class Exec, class Clock>
+GIDS_DEVICE bool poll_reads(const Exec& exec, const DriveRef* drives, uint32_t num_drives, const ReadSet& set,
+                            Outcome& outcome, uint32_t worker, uint32_t workers, const Clock& clock,
+                            uint64_t timeout_ns) {
+    uint32_t queues = 0;
+    for (uint32_t d = 0; d < num_drives; ++d) queues += drives[d].num_queues;
+    if (worker >= queues)
+        return wait_for_reads(exec, set, outcome, worker - queues, workers - queues, clock, timeout_ns);
+    uint32_t drive = 0;
+    for (; worker >= drives[drive].num_queues; ++drive) worker -= drives[drive].num_queues;
+    poll_queue(exec, drives[drive].queues[worker], outcome, workers - queues, clock);
     return true;
 }
 

@@ -17,6 +17,7 @@
 #include "nvme/status.hpp"
 #include "nvme/stub_drive.hpp"
 #include "nvme/vfio.hpp"
+#include "nvme_plan.cuh"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -70,31 +71,65 @@ nb::dict counters(Drive& drive) {
     return result;
 }
 
-// Reads for kernels: each range of a file becomes commands whose data lands, in order, from `target` on.
-auto cut_reads(const std::vector<std::string>& paths, ConstVector<int64_t> file, ConstVector<int64_t> offset,
-               ConstVector<int64_t> length, ConstVector<int64_t> target, uint32_t max_bytes) {
-    std::vector<MappedFile> files;
-    files.reserve(paths.size());
-    for (const std::string& path : paths) files.push_back(find_file(path));
-    auto* reads = new std::vector<Read>;
-    const nb::capsule owner(reads, [](void* p) noexcept { delete static_cast<std::vector<Read>*>(p); });
-    for (size_t i = 0; i < offset.size(); ++i) {
-        const auto number = static_cast<size_t>(file.data()[i]);
-        const auto from = static_cast<uint64_t>(offset.data()[i]);
-        const auto bytes = static_cast<uint32_t>(length.data()[i]);
-        const MappedFile& place = files.at(number);
-        const auto limit = [max_bytes](uint32_t) { return max_bytes; };
-        const uint32_t found = cut_range(*place.set, *place.map, from, bytes, limit, [&](const Cut& cut) {
-            reads->push_back({cut.lba, static_cast<uint64_t>(target.data()[i]) + cut.done, cut.blocks, cut.bytes,
-                              cut.nsid, cut.drive});
-            return cut.aligned;
-        });
-        if (found < bytes)
-            throw StorageError("the file's place on the drives ends early, or is not aligned to their blocks",
-                               paths[number], from + found, bytes - found, EINVAL);
+using ExtentTuple = std::tuple<uint64_t, uint64_t, uint64_t, uint32_t, uint32_t>;
+using ColumnTuple = std::tuple<uint64_t, uint32_t, uint32_t>;
+
+FileMap map_of_extents(const std::vector<ExtentTuple>& extents) {
+    std::vector<Extent> list;
+    for (const auto& [at, length, drive_at, drive, nsid] : extents) list.push_back({at, length, drive_at, drive, nsid});
+    return FileMap(std::move(list));
+}
+
+FileMap map_of_columns(const std::vector<ColumnTuple>& columns, uint64_t unit_bytes, uint64_t bytes) {
+    std::vector<Column> list;
+    for (const auto& [drive_at, drive, nsid] : columns) list.push_back({drive_at, drive, nsid});
+    return {std::move(list), unit_bytes, bytes};
+}
+
+struct PlannedFile {
+    std::string name;
+    FileMap map;
+    uint64_t data_offset, end;  // of its rows
+};
+
+// How a table is read, for kernels/nvme_plan.cuh, with everything that it points to: for device memory at `base`.
+nb::bytes table_plan(const std::vector<PlannedFile>& files, const std::vector<std::vector<Space>>& spaces,
+                     TablePlan plan, uint64_t base) {
+    std::vector<std::byte> image(sizeof(TablePlan));
+    const auto add = [&]<class T>(const T* values, size_t count) {  // returns where they will be
+        image.resize((image.size() + 15) & ~size_t{15});
+        const uint64_t at = base + image.size();
+        const auto* bytes = reinterpret_cast<const std::byte*>(values);
+        image.insert(image.end(), bytes, bytes + count * sizeof(T));
+        return reinterpret_cast<const T*>(at);
+    };
+    std::vector<TableFile> views;
+    for (const PlannedFile& file : files) {
+        // Kernels take for granted what the host would say of each read: the map has the file, in whole blocks.
+        for (uint64_t at = file.data_offset / plan.block_bytes * plan.block_bytes; at < file.end;) {
+            const Place place = file.map.locate(at);
+            const bool ends = at + place.run >= file.end;
+            if (place.run == 0 || place.drive_offset % plan.block_bytes != 0 ||
+                (!ends && place.run % plan.block_bytes != 0))
+                throw StorageError("the file's place on the drives ends early, or is not aligned to their blocks",
+                                   file.name, at, plan.block_bytes, EINVAL);
+            at += place.run;
+        }
+        FileView view = file.map.view();
+        view.extents = add(view.extents, view.num_extents);
+        view.columns = add(view.columns, view.num_columns);
+        views.push_back({view, file.data_offset});
     }
-    auto* bytes = reinterpret_cast<uint8_t*>(reads->data());
-    return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(bytes, {reads->size() * sizeof(Read)}, owner);
+    plan.num_files = views.size();
+    plan.files = add(views.data(), views.size());
+    for (const auto& mine : spaces) plan.spaces_per_drive = std::max<uint64_t>(plan.spaces_per_drive, mine.size());
+    std::vector<Space> flat(spaces.size() * plan.spaces_per_drive, Space{0, 0});
+    for (size_t d = 0; d < spaces.size(); ++d)
+        std::copy(spaces[d].begin(), spaces[d].end(),
+                  flat.begin() + static_cast<std::ptrdiff_t>(d * plan.spaces_per_drive));
+    plan.spaces = add(flat.data(), flat.size());
+    std::memcpy(image.data(), &plan, sizeof plan);
+    return nb::bytes(image.data(), image.size());
 }
 
 // The drives that files are on, in the order that their maps count them.
@@ -108,9 +143,6 @@ std::vector<std::shared_ptr<Drive>> drives_of(const std::vector<std::string>& pa
     }
     return set ? set->drives() : std::vector<std::shared_ptr<Drive>>();
 }
-
-using ExtentTuple = std::tuple<uint64_t, uint64_t, uint64_t, uint32_t, uint32_t>;
-using ColumnTuple = std::tuple<uint64_t, uint32_t, uint32_t>;
 
 }  // namespace
 
@@ -192,28 +224,65 @@ void bind_nvme(nb::module_& m) {
         .def(
             "add_extents",
             [](DriveSet& set, const std::string& path, uint64_t bytes, const std::vector<ExtentTuple>& extents) {
-                std::vector<Extent> list;
-                list.reserve(extents.size());
-                for (const auto& [file_offset, length, drive_offset, drive, nsid] : extents)
-                    list.push_back({file_offset, length, drive_offset, drive, nsid});
-                set.add_file(path, FileMap(std::move(list)), bytes);
+                set.add_file(path, map_of_extents(extents), bytes);
             },
             "path"_a, "bytes"_a, "extents"_a, "extents: (file_offset, length, drive_offset, drive, nsid), in bytes.")
         .def(
             "add_striped",
             [](DriveSet& set, const std::string& path, uint64_t bytes, uint64_t unit_bytes,
                const std::vector<ColumnTuple>& columns) {
-                std::vector<Column> list;
-                list.reserve(columns.size());
-                for (const auto& [drive_offset, drive, nsid] : columns) list.push_back({drive_offset, drive, nsid});
-                set.add_file(path, FileMap(std::move(list), unit_bytes, bytes), bytes);
+                set.add_file(path, map_of_columns(columns, unit_bytes, bytes), bytes);
             },
             "path"_a, "bytes"_a, "unit_bytes"_a, "columns"_a, "columns: (drive_offset, drive, nsid), offset in bytes.")
         .def("forget", &DriveSet::forget);
 
     m.def("nvme_drives_of", &drives_of, "paths"_a, "Open drives that carry these files.");
-    m.def("nvme_cut_reads", &cut_reads, "paths"_a, "file"_a, "offset"_a, "length"_a, "target"_a, "max_bytes"_a,
-          "Byte ranges of files as reads of drives: an array of kernels/nvme_spec.cuh's Read, as bytes.");
+    nb::class_<FileMap>(m, "NvmeFileMap", "Where the bytes of a file are on drives.")
+        .def(
+            "__init__",
+            [](FileMap* self, const std::vector<ExtentTuple>& extents) { new (self) FileMap(map_of_extents(extents)); },
+            "extents"_a)
+        .def(
+            "__init__",
+            [](FileMap* self, const std::vector<ColumnTuple>& columns, uint64_t unit_bytes, uint64_t bytes) {
+                new (self) FileMap(map_of_columns(columns, unit_bytes, bytes));
+            },
+            "columns"_a, "unit_bytes"_a, "bytes"_a);
+    m.def(
+        "nvme_map_of", [](const std::string& path) { return *find_file(path).map; }, "path"_a,
+        "Where a file is on the open drives.");
+    m.def(
+        "nvme_table_plan",
+        [](const std::vector<std::tuple<std::string, const FileMap*, uint64_t, uint64_t>>& files,
+           const std::vector<std::vector<std::pair<uint32_t, uint32_t>>>& spaces, uint64_t stripe_rows,
+           uint64_t row_stride, uint64_t row_bytes, uint64_t block_bytes, uint64_t gap_bytes, uint64_t window_bytes,
+           uint64_t max_bytes, uint64_t part_bytes, uint64_t parts, uint64_t base) {
+            std::vector<PlannedFile> planned;
+            for (const auto& [name, map, begin, end] : files) planned.push_back({name, *map, begin, end});
+            std::vector<std::vector<Space>> known;
+            for (const auto& mine : spaces) {
+                auto& list = known.emplace_back();
+                for (const auto& [nsid, block_bits] : mine) list.push_back({nsid, block_bits});
+            }
+            return table_plan(planned, known,
+                              {.files = nullptr,
+                               .spaces = nullptr,
+                               .num_files = 0,
+                               .spaces_per_drive = 0,
+                               .stripe_rows = stripe_rows,
+                               .row_stride = row_stride,
+                               .row_bytes = row_bytes,
+                               .block_bytes = block_bytes,
+                               .gap_bytes = gap_bytes,
+                               .window_bytes = window_bytes,
+                               .max_bytes = max_bytes,
+                               .part_bytes = part_bytes,
+                               .parts = parts},
+                              base);
+        },
+        "files"_a, "spaces"_a, nb::kw_only(), "stripe_rows"_a, "row_stride"_a, "row_bytes"_a, "block_bytes"_a,
+        "gap_bytes"_a, "window_bytes"_a, "max_bytes"_a, "part_bytes"_a, "parts"_a, "base"_a,
+        "How kernels read a table: kernels/nvme_plan.cuh's TablePlan and what it points to, for memory at `base`.");
     m.def("nvme_may_retry", &may_retry, "status"_a, "Whether the same command may fare better another time.");
 
     nb::class_<DeviceQueues::Run>(m, "NvmeKernels", "Kernels that use queue pairs, until they have ended.")
@@ -225,7 +294,16 @@ void bind_nvme(nb::module_& m) {
     nb::class_<DeviceQueues>(m, "NvmeDeviceQueues", "Queue pairs that kernels drive.")
         .def(nb::init<std::vector<std::shared_ptr<Drive>>, uint32_t, uint32_t, uint64_t>(), "drives"_a, "pairs"_a,
              "ids"_a, "data_bytes"_a, nb::call_guard<nb::gil_scoped_release>())
-        .def_prop_ro("refs", [](const DeviceQueues& queues) { return reinterpret_cast<uintptr_t>(queues.refs()); })
+        .def_prop_ro("device_bytes", &DeviceQueues::device_bytes)
+        .def(
+            "images",
+            [](DeviceQueues& queues, uint64_t base) {
+                std::vector<std::pair<uint64_t, nb::bytes>> found;
+                for (const auto& [offset, bytes] : queues.images(base))
+                    found.emplace_back(offset, nb::bytes(bytes.data(), bytes.size()));
+                return found;
+            },
+            "base"_a, "What is to be copied to device memory at this address before the next launch.")
         .def_prop_ro(
             "data",
             [](DeviceQueues& queues) {

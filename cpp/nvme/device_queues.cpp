@@ -1,5 +1,4 @@
-// DeviceQueues: one table of views, pages of their own for everything, so that pinning one thing never pins half of
-// another.
+// DeviceQueues: pages of their own for everything, so that pinning one thing never pins half of another.
 #include "nvme/device_queues.hpp"
 
 #include <cerrno>
@@ -10,6 +9,7 @@
 namespace gids::nvme {
 namespace {
 
+constexpr uint64_t whole_lines(uint64_t bytes) { return (bytes + 127) & ~uint64_t{127}; }
 constexpr uint64_t whole_pages(uint64_t bytes) { return (bytes + kPage - 1) & ~(kPage - 1); }
 
 }  // namespace
@@ -31,26 +31,56 @@ DeviceQueues::DeviceQueues(std::vector<std::shared_ptr<Drive>> drives, uint32_t 
                     throw StorageError("drives of one set must reach the same memory", drive->name(), 0, data_bytes,
                                        EFAULT);
                 const std::lock_guard lock(mine.back()->mutex);
-                mine.back()->foreign_clock = true;
+                mine.back()->on_device = true;
             }
         }
-        table_bytes_ = whole_pages(drives_.size() * sizeof(DriveRef) + drives_.size() * pairs * sizeof(QueueRef));
-        table_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, table_bytes_)));
-        if (!table_) throw std::bad_alloc();
     } catch (...) {
         release();
         throw;
     }
-    auto* refs = reinterpret_cast<DriveRef*>(table_.get());
-    auto* queues = reinterpret_cast<QueueRef*>(refs + drives_.size());
+    device_bytes_ = table_bytes_ =
+        whole_lines(drives_.size() * sizeof(DriveRef) + drives_.size() * pairs * sizeof(QueueRef));
     max_bytes_ = ~0u;
-    for (size_t d = 0; d < drives_.size(); ++d) {
-        refs[d] = {queues, pairs};
-        for (const auto& pair : pairs_[d]) {
-            *queues++ = pair->ref;
+    for (const auto& mine : pairs_) {
+        copied_.emplace_back(mine.size(), 0);
+        for (const auto& pair : mine) {
+            device_bytes_ += pair->state.own().size();
             max_bytes_ = std::min(max_bytes_, pair->ref.max_bytes);
         }
     }
+}
+
+std::vector<std::pair<uint64_t, std::vector<std::byte>>> DeviceQueues::images(uint64_t base) {
+    std::vector<std::pair<uint64_t, std::vector<std::byte>>> found;
+    std::vector<std::byte> table(table_bytes_);
+    auto* refs = reinterpret_cast<DriveRef*>(table.data());
+    auto* queues = reinterpret_cast<QueueRef*>(refs + drives_.size());
+    uint64_t at = table_bytes_;
+    for (size_t d = 0; d < drives_.size(); ++d) {
+        const uint64_t first = static_cast<uint64_t>(reinterpret_cast<std::byte*>(queues) - table.data());
+        refs[d] = {reinterpret_cast<const QueueRef*>(base + first), static_cast<uint32_t>(pairs_[d].size())};
+        for (size_t i = 0; i < pairs_[d].size(); ++i) {
+            QueuePair& pair = *pairs_[d][i];
+            const std::lock_guard lock(pair.mutex);
+            const std::span<std::byte> own = pair.state.own();
+            const auto moved = [&]<class T>(T*& pointer) {
+                pointer = reinterpret_cast<T*>(
+                    base + at + static_cast<uint64_t>(reinterpret_cast<std::byte*>(pointer) - own.data()));
+            };
+            *queues = pair.ref;
+            moved(queues->control);
+            moved(queues->ready);
+            moved(queues->free_ids);
+            ++queues;
+            if (copied_[d][i] != pair.restarts + 1) {
+                copied_[d][i] = pair.restarts + 1;
+                found.emplace_back(at, std::vector<std::byte>(own.begin(), own.end()));
+            }
+            at += own.size();
+        }
+    }
+    if (!found.empty()) found.emplace_back(0, std::move(table));
+    return found;
 }
 
 DeviceQueues::~DeviceQueues() { release(); }
@@ -62,11 +92,11 @@ void DeviceQueues::release() {
 }
 
 std::vector<DeviceQueues::Region> DeviceQueues::regions() const {
-    std::vector<Region> found{{table_.get(), table_bytes_, false}, {data().data(), data().size(), false}};
+    std::vector<Region> found{{data().data(), data().size(), false}};
     std::set<std::byte*> registers;
     for (const auto& mine : pairs_)
         for (const auto& pair : mine) {
-            const auto state = pair->state.memory();
+            const auto state = pair->state.shared();
             found.push_back({state.data(), state.size(), false});
             found.push_back({pair->rings->bytes().data(), whole_pages(pair->rings->bytes().size()), false});
             for (uint32_t* doorbell : {pair->ref.sq_doorbell, pair->ref.cq_doorbell}) {

@@ -1,5 +1,5 @@
-// Queue pairs for kernels: what the entry points nvme_submit and nvme_poll are given, and the memory that a GPU must
-// see.
+// Queue pairs for kernels: what the entry points nvme_submit and nvme_poll are given, the memory that a GPU must see,
+// and what of it is in the GPU's own.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,12 @@ public:
     DeviceQueues(const DeviceQueues&) = delete;
     DeviceQueues& operator=(const DeviceQueues&) = delete;
 
-    const DriveRef* refs() const { return reinterpret_cast<const DriveRef*>(table_.get()); }
+    // Device memory: the DriveRefs, which kernels are given, the QueueRefs, and what only kernels touch of each pair.
+    uint64_t device_bytes() const { return device_bytes_; }
+    // What is to be copied there, at `base`, before the next launch: (offset, bytes). The first time all of it, later
+    // the pairs that a recovery of their drive began anew; to be called after begin(), which keeps the watchdog away.
+    std::vector<std::pair<uint64_t, std::vector<std::byte>>> images(uint64_t base);
+
     std::span<std::byte> data() const { return data_->bytes(); }
     uint32_t max_bytes() const { return max_bytes_; }
 
@@ -67,17 +72,14 @@ public:
     std::vector<QueuePair::Failure> take_failures();
 
 private:
-    struct Free {
-        void operator()(std::byte* memory) const { std::free(memory); }
-    };
     void release();
     void end();
 
     std::vector<std::shared_ptr<Drive>> drives_;
     std::unique_ptr<DmaMemory> data_;
     std::vector<std::vector<std::shared_ptr<QueuePair>>> pairs_;  // by drive
-    std::unique_ptr<std::byte, Free> table_;                      // DriveRefs, then QueueRefs
-    uint64_t table_bytes_ = 0;
+    std::vector<std::vector<uint64_t>> copied_;  // by pair: restarts + 1 when its state was copied; 0: never
+    uint64_t table_bytes_ = 0, device_bytes_ = 0;
     uint32_t max_bytes_ = 0;
 };
 

@@ -25,6 +25,12 @@ uint32_t usable_ids(const QueueRef& ref) {
     return count;
 }
 
+// Takes what answers there are. Where a GPU drives the pair only it knows how far they were taken, and it took all that
+// its kernels waited for.
+void drain_rest(QueuePair& pair) {
+    if (!pair.on_device) drain(kSerial, pair.ref, pair.ref.depth, [](uint32_t, uint64_t, uint32_t) { return true; });
+}
+
 }  // namespace
 
 uint64_t now_ns() {
@@ -126,7 +132,7 @@ bool Drive::retire(const std::shared_ptr<QueuePair>& pair) {
     if (place == pairs_.end()) return true;
     if (pair->closed_reason.empty()) {
         device_->pump();
-        drain(kSerial, pair->ref, pair->ref.depth, [](uint32_t, uint64_t, uint32_t) { return true; });
+        drain_rest(*pair);
         for (uint32_t id = 0; id < pair->ref.ids; ++id)
             if (slot_state(pair->ref.slots[id].word) == kInFlight) return false;
         pair->closed_reason = "closed by its owner";
@@ -140,8 +146,8 @@ bool Drive::retire(const std::shared_ptr<QueuePair>& pair) {
             return true;
         }
     }
-    stats_.spurious += pair->ref.control->spurious;
-    stats_.late += pair->ref.control->late;
+    stats_.spurious += pair->ref.shared->spurious;
+    stats_.late += pair->ref.shared->late;
     *place = nullptr;
     return true;
 }
@@ -218,8 +224,8 @@ DriveStats Drive::stats() {
     DriveStats stats = stats_;
     for (const auto& pair : pairs_) {
         if (!pair) continue;
-        stats.spurious += atomic_ref<uint32_t>(pair->ref.control->spurious).load(memory_order_relaxed);
-        stats.late += atomic_ref<uint32_t>(pair->ref.control->late).load(memory_order_relaxed);
+        stats.spurious += atomic_ref<uint32_t>(pair->ref.shared->spurious).load(memory_order_relaxed);
+        stats.late += atomic_ref<uint32_t>(pair->ref.shared->late).load(memory_order_relaxed);
     }
     return stats;
 }
@@ -229,7 +235,7 @@ bool Drive::is_late(QueuePair& pair, uint32_t id, uint32_t word) const {
     const auto limit = static_cast<uint64_t>(std::chrono::nanoseconds(options_.timeout).count());
     const uint64_t now = now_ns();
     uint64_t since = system_ref<uint64_t>(pair.ref.slots[id].submitted_ns).load(memory_order_relaxed);
-    if (pair.foreign_clock) {
+    if (pair.on_device) {
         if (pair.first_seen.empty()) pair.first_seen.resize(pair.ref.ids);
         auto& [seen, when] = pair.first_seen[id];
         if (seen != word) {
@@ -254,7 +260,7 @@ bool Drive::kernels_left() const {
     for (const auto& pair : pairs_) {
         if (!pair) continue;
         // A kernel that still polls leaves when it sees this; threads of ours are kept out by the mutex.
-        system_ref<uint32_t>(pair->ref.control->closed).store(1, memory_order_release);
+        system_ref<uint32_t>(pair->ref.shared->closed).store(1, memory_order_release);
     }
     const auto deadline = std::chrono::steady_clock::now() + options_.admin_timeout;
     for (const auto& pair : pairs_)
@@ -337,7 +343,7 @@ void Drive::recover(const std::string& reason, int error_number) {
             device_->pump();
             for (const auto& pair : pairs_) {
                 if (!pair) continue;
-                drain(kSerial, pair->ref, pair->ref.depth, [](uint32_t, uint64_t, uint32_t) { return true; });
+                drain_rest(*pair);
                 if (pair->closed_reason.empty()) controller_->delete_pair(pair->id);
             }
         }
@@ -350,6 +356,7 @@ void Drive::recover(const std::string& reason, int error_number) {
         for (const auto& pair : pairs_) {
             if (!pair) continue;
             pair->state.restart();
+            ++pair->restarts;
             if (usable_ids(pair->ref) == 0) {
                 pair->closed_reason = "every command id of this queue has timed out";
                 pair->closed_error = ETIMEDOUT;
@@ -366,7 +373,7 @@ void Drive::close_locked(const std::string& reason, int error_number) {
     closed_reason_ = reason;
     for (const auto& pair : pairs_) {
         if (!pair) continue;
-        system_ref<uint32_t>(pair->ref.control->closed).store(1, memory_order_release);
+        system_ref<uint32_t>(pair->ref.shared->closed).store(1, memory_order_release);
         fail_in_flight(*pair, reason, error_number);
         pair->closed_reason = reason;
         pair->closed_error = error_number;
@@ -402,7 +409,7 @@ void Drive::close() {
     closed_reason_ = "closed";
     for (const auto& pair : open) {
         if (!pair) continue;
-        system_ref<uint32_t>(pair->ref.control->closed).store(1, memory_order_release);
+        system_ref<uint32_t>(pair->ref.shared->closed).store(1, memory_order_release);
         fail_in_flight(*pair, "the drive was closed", ECANCELED);
         pair->closed_reason = "the drive was closed";
         pair->closed_error = EBADF;

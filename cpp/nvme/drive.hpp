@@ -57,8 +57,10 @@ struct QueuePair {
     // Kernels that may be using the pair; the watchdog waits for them to leave before it touches the state. Not
     // guarded.
     std::atomic<int> kernels{0};
-    // A GPU's clock is not ours: then a command's age counts from when the watchdog first saw it.
-    bool foreign_clock = false;
+    // A GPU drives it: what only submitters touch is in the GPU's memory, and a copy of state.own() only until the
+    // first use. Its clock is not ours: a command's age counts from when the watchdog first saw it.
+    bool on_device = false;
+    uint64_t restarts = 0;                                  // times that the state began anew
     std::vector<std::pair<uint32_t, uint64_t>> first_seen;  // per id: slot word, and our time
     std::atomic<bool> released{false};                      // its owner is gone; not guarded
 };

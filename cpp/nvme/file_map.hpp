@@ -8,26 +8,9 @@
 #include <vector>
 
 #include "errors.hpp"
+#include "file_map.cuh"
 
 namespace gids::nvme {
-
-// Bytes [file_offset, file_offset + length) of the file are at drive_offset of a namespace.
-struct Extent {
-    uint64_t file_offset, length, drive_offset;
-    uint32_t drive, nsid;
-};
-
-struct Place {
-    uint64_t drive_offset;
-    uint64_t run;  // bytes from here on that lie together; 0 past the end
-    uint32_t drive, nsid;
-};
-
-// Unit u of a striped file is on column u % columns, as that column's unit number u / columns.
-struct Column {
-    uint64_t drive_offset;
-    uint32_t drive, nsid;
-};
 
 class FileMap {
 public:
@@ -46,25 +29,10 @@ public:
         if (columns_.empty() || unit_bytes_ == 0) throw ConfigError("a striped file needs columns and a unit");
     }
 
-    Place locate(uint64_t offset) const {
-        if (!columns_.empty()) {
-            if (offset >= bytes_) return {0, 0, 0, 0};
-            const uint64_t unit = offset / unit_bytes_, within = offset % unit_bytes_;
-            const Column& column = columns_[unit % columns_.size()];
-            // With one column the whole file lies together.
-            const uint64_t run =
-                columns_.size() == 1 ? bytes_ - offset : std::min(unit_bytes_ - within, bytes_ - offset);
-            return {column.drive_offset + unit / columns_.size() * unit_bytes_ + within, run, column.drive,
-                    column.nsid};
-        }
-        const auto after = std::upper_bound(extents_.begin(), extents_.end(), offset,
-                                            [](uint64_t at, const Extent& e) { return at < e.file_offset; });
-        if (after == extents_.begin()) return {0, 0, 0, 0};
-        const Extent& extent = *(after - 1);
-        const uint64_t within = offset - extent.file_offset;
-        if (within >= extent.length) return {0, 0, 0, 0};
-        return {extent.drive_offset + within, extent.length - within, extent.drive, extent.nsid};
+    FileView view() const {
+        return {extents_.data(), extents_.size(), columns_.data(), columns_.size(), unit_bytes_, bytes_};
     }
+    Place locate(uint64_t offset) const { return view().locate(offset); }
 
 private:
     std::vector<Extent> extents_;

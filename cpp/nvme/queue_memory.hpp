@@ -41,8 +41,9 @@ struct QueueShape {
     uint64_t dma_bytes() const { return sq_bytes() + cq_bytes() + list_bytes(); }
 };
 
-// Host-side state of a queue pair, in whole pages of its own so that it can be pinned and shown to a GPU. Lives as long
-// as anything may submit, drain or poison.
+// State of a queue pair: what only submitters touch, and on other pages what they share with the watchdog, so that it
+// can be pinned and shown to a GPU, which has a copy of the first in its own memory. Lives as long as anything may
+// submit, drain or poison.
 class QueueState {
 public:
     explicit QueueState(const QueueShape& shape) : shape_(shape) {
@@ -53,13 +54,16 @@ public:
             bytes = at + size;
             return at;
         };
-        const uint64_t slots = take(uint64_t{shape.ids} * sizeof(Slot));
         const uint64_t ready = take(uint64_t{shape.depth} * sizeof(uint32_t));
         const uint64_t free_ids = take(uint64_t{words()} * sizeof(uint32_t));
+        bytes = own_bytes_ = (bytes + kPage - 1) & ~(kPage - 1);
+        const uint64_t shared = take(sizeof(QueueShared));
+        const uint64_t slots = take(uint64_t{shape.ids} * sizeof(Slot));
         bytes_ = (bytes + kPage - 1) & ~(kPage - 1);
         memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes_)));
         if (!memory_) throw std::bad_alloc();
         control_ = new (memory_.get()) QueueControl{};
+        shared_ = new (memory_.get() + shared) QueueShared{};
         slots_ = reinterpret_cast<Slot*>(memory_.get() + slots);
         ready_ = reinterpret_cast<uint32_t*>(memory_.get() + ready);
         free_ids_ = reinterpret_cast<uint32_t*>(memory_.get() + free_ids);
@@ -68,10 +72,8 @@ public:
 
     // As after creation: nothing in flight, no id poisoned, both rings at the beginning. Counts of stray answers stay.
     void reset() {
-        const uint32_t spurious = control_->spurious, late = control_->late;
         *control_ = QueueControl{};
-        control_->spurious = spurious;
-        control_->late = late;
+        shared_->closed = 0;
         std::fill_n(slots_, shape_.ids, Slot{});
         std::fill_n(ready_, shape_.depth, 0u);
         std::fill_n(free_ids_, words(), 0u);
@@ -102,13 +104,16 @@ public:
         if (dma_view.pages != nullptr) ref.lists.pages += lists >> dma_view.page_bits;
         else ref.lists.base += lists;
         ref.control = control_;
-        ref.slots = slots_;
         ref.ready = ready_;
         ref.free_ids = free_ids_;
+        ref.shared = shared_;
+        ref.slots = slots_;
     }
 
     const QueueShape& shape() const { return shape_; }
-    std::span<std::byte> memory() const { return {memory_.get(), bytes_}; }
+    // What only submitters touch, and what the watchdog does too.
+    std::span<std::byte> own() const { return {memory_.get(), own_bytes_}; }
+    std::span<std::byte> shared() const { return {memory_.get() + own_bytes_, bytes_ - own_bytes_}; }
 
 private:
     struct Free {
@@ -117,12 +122,13 @@ private:
     uint32_t words() const { return (shape_.ids + 31) / 32; }
 
     QueueShape shape_;
-    uint64_t bytes_ = 0;
+    uint64_t own_bytes_ = 0, bytes_ = 0;
     std::unique_ptr<std::byte, Free> memory_;
     QueueControl* control_ = nullptr;
-    Slot* slots_ = nullptr;
     uint32_t* ready_ = nullptr;
     uint32_t* free_ids_ = nullptr;
+    QueueShared* shared_ = nullptr;
+    Slot* slots_ = nullptr;
 };
 
 }  // namespace gids::nvme

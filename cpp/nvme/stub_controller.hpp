@@ -57,7 +57,10 @@ public:
     // object.
     std::vector<std::span<std::byte>> regions() {
         const QueueShape& shape = options_.shape;
-        return {{align(dma_, shape.page()), shape.dma_bytes()}, {data(), options_.data_bytes}, state_.memory()};
+        return {{align(dma_, shape.page()), shape.dma_bytes()},
+                {data(), options_.data_bytes},
+                state_.own(),
+                state_.shared()};
     }
 
     // Fetches what the doorbell shows and answers at most `limit` commands. Returns the number of answers.

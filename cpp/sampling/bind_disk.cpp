@@ -86,7 +86,7 @@ void bind_disk(nb::module_& m) {
                 check_visits(offsets, visits);
                 const nb::gil_scoped_release nogil;
                 const HotRanking ranking(offsets, {visits.data(), visits.size()}, visits_per_batch, fanout, item_bytes,
-                                         num_sources);
+                                         ListCost::packed(num_sources));
                 new (self) HotLists(ranking.choose(budget_bytes), offsets, num_sources);
             },
             "offsets"_a, "visits"_a, "visits_per_batch"_a, "fanout"_a, "item_bytes"_a, "num_sources"_a,
@@ -156,13 +156,30 @@ void bind_disk(nb::module_& m) {
            int item_bytes, int64_t num_sources) {
             check_visits(offsets, visits);
             const nb::gil_scoped_release nogil;
-            const ListWorth worth =
-                HotRanking(offsets, {visits.data(), visits.size()}, visits_per_batch, fanout, item_bytes, num_sources)
-                    .worth();
+            const ListWorth worth = HotRanking(offsets, {visits.data(), visits.size()}, visits_per_batch, fanout,
+                                               item_bytes, ListCost::packed(num_sources))
+                                        .worth();
             return std::pair(worth.bytes, worth.reads);
         },
         "offsets"_a, "visits"_a, "visits_per_batch"_a, "fanout"_a, "item_bytes"_a, "num_sources"_a,
         "From the most useful list on: bytes of all so far, and reads of a batch that they save.");
+    m.def(
+        "hold_pieces",
+        [](const PackedOffsets& offsets, ConstVector<float> visits, double visits_per_batch, int64_t fanout,
+           int item_bytes, int64_t budget_bytes) {
+            check_visits(offsets, visits);
+            auto* found = new std::vector<uint64_t>;
+            const nb::capsule owner(found, [](void* p) noexcept { delete static_cast<std::vector<uint64_t>*>(p); });
+            {
+                const nb::gil_scoped_release nogil;
+                const HotRanking ranking(offsets, {visits.data(), visits.size()}, visits_per_batch, fanout, item_bytes,
+                                         ListCost::pieces(item_bytes));
+                *found = choose_pieces(ranking, offsets, item_bytes, budget_bytes);
+            }
+            return nb::ndarray<nb::numpy, uint64_t, nb::ndim<1>>(found->data(), {found->size()}, owner);
+        },
+        "offsets"_a, "visits"_a, "visits_per_batch"_a, "fanout"_a, "item_bytes"_a, "budget_bytes"_a,
+        "Choose what a GPU holds of neighbour lists: kernels/neighbors.cuh's HeldPieces, as words.");
     m.def("count_visits", &count_visits<int32_t>, "offsets"_a, "begin"_a, "indices"_a, "fanout"_a, "visits"_a);
     m.def("count_visits", &count_visits<int64_t>, "offsets"_a, "begin"_a, "indices"_a, "fanout"_a, "visits"_a);
 }

@@ -9,15 +9,12 @@
 #include <vector>
 
 #include "errors.hpp"
+#include "neighbors.cuh"
 
 namespace gids {
 namespace {
 
-// Lists up to about this long cost one read: what lies between two edges of a list is read along with them.
-constexpr double kReadBytes = 16384;
 constexpr int kBucketsPerOctave = 32, kOctaves = 64, kBuckets = kBucketsPerOctave * kOctaves;
-constexpr double kFindBytesPerNode = 0.1875;  // a bit, and a 32-bit rank per 64 nodes
-constexpr double kFixedBytes = 4096;
 
 // The first node from `node` on whose bit is set, or num_nodes.
 int64_t next_set(const Array<uint64_t>& words, int64_t node, int64_t num_nodes) {
@@ -91,13 +88,29 @@ void HotLists::fill_any(std::span<const Value> values) {
 template void HotLists::fill_any(std::span<const int32_t>);
 template void HotLists::fill_any(std::span<const int64_t>);
 
+ListCost ListCost::packed(int64_t num_sources) {
+    return {
+        .value_bytes = bits_for(static_cast<uint64_t>(std::max<int64_t>(num_sources - 1, 0))) / 8.0,
+        .list_bytes = HotLists::kListBytes,
+        .read_bytes = 16384,            // what lies between two edges of a list is read along with them
+        .find_bytes_per_node = 0.1875,  // a bit, and a 32-bit rank per 64 nodes
+        .fixed_bytes = 4096,
+    };
+}
+
+ListCost ListCost::pieces(int item_bytes) {
+    return {
+        .value_bytes = static_cast<double>(item_bytes),
+        .list_bytes = kPieceBytes,  // of neighbours that share its first and its last piece
+        .read_bytes = 32,           // a sector
+        .find_bytes_per_node = 0,
+        .fixed_bytes = 0,
+    };
+}
+
 HotRanking::HotRanking(const PackedOffsets& offsets, std::span<const float> visits, double visits_per_batch,
-                       int64_t fanout, int item_bytes, int64_t num_sources)
-    : offsets_(offsets),
-      visits_(visits),
-      fanout_(fanout),
-      item_bytes_(item_bytes),
-      value_bytes_(bits_for(static_cast<uint64_t>(std::max<int64_t>(num_sources - 1, 0))) / 8.0) {
+                       int64_t fanout, int item_bytes, const ListCost& cost)
+    : offsets_(offsets), visits_(visits), fanout_(fanout), item_bytes_(item_bytes), cost_(cost) {
     double all = 0;
     for (const float count : visits) all += count;
     if (all > 0) per_visit_ = visits_per_batch / all;
@@ -108,8 +121,8 @@ HotRanking::List HotRanking::list(int64_t node) const {
     const int64_t degree = offsets_.range(node).degree;
     const double seen = -std::expm1(-static_cast<double>(visits_[static_cast<size_t>(node)]) * per_visit_);
     const double reads = std::min(static_cast<double>(std::min(degree, fanout_)),
-                                  1 + static_cast<double>(degree * item_bytes_) / kReadBytes);
-    return {static_cast<double>(degree) * value_bytes_ + HotLists::kListBytes, seen * reads};
+                                  1 + static_cast<double>(degree * item_bytes_) / cost_.read_bytes);
+    return {static_cast<double>(degree) * cost_.value_bytes + cost_.list_bytes, seen * reads};
 }
 
 // Of the logarithm of (reads saved per byte); -1 for lists that save nothing.
@@ -130,7 +143,7 @@ ListWorth HotRanking::worth() const {
         reads[static_cast<size_t>(at)] += one.reads;
     }
     ListWorth worth;
-    double used = static_cast<double>(offsets_.num_nodes()) * kFindBytesPerNode + kFixedBytes, saved = 0;
+    double used = static_cast<double>(offsets_.num_nodes()) * cost_.find_bytes_per_node + cost_.fixed_bytes, saved = 0;
     for (size_t at = kBuckets; at-- > 0;) {
         if (bytes[at] == 0) continue;
         worth.bytes.push_back(used += bytes[at]);
@@ -146,7 +159,8 @@ Array<uint64_t> HotRanking::choose(int64_t budget_bytes) const {
         const List one = list(node);
         if (const int at = bucket(one); at >= 0) cost[static_cast<size_t>(at)] += one.bytes;
     }
-    double left = static_cast<double>(budget_bytes) - static_cast<double>(num_nodes) * kFindBytesPerNode - kFixedBytes;
+    double left = static_cast<double>(budget_bytes) - static_cast<double>(num_nodes) * cost_.find_bytes_per_node -
+                  cost_.fixed_bytes;
     int least = kBuckets;  // buckets from here on fit whole
     while (least > 0 && cost[static_cast<size_t>(least - 1)] <= left) left -= cost[static_cast<size_t>(--least)];
     Array<uint64_t> words(num_nodes / 64 + 1);
@@ -162,6 +176,32 @@ Array<uint64_t> HotRanking::choose(int64_t budget_bytes) const {
         words[node >> 6] |= uint64_t{1} << (node & 63);
     }
     return words;
+}
+
+std::vector<uint64_t> choose_pieces(const HotRanking& ranking, const PackedOffsets& offsets, int item_bytes,
+                                    int64_t budget_bytes) {
+    const int64_t piece = kPieceBytes / item_bytes;
+    const int64_t pieces = (offsets.num_edges() + piece - 1) / piece, entries = (pieces + 63) / 64;
+    std::vector<uint64_t> found(static_cast<size_t>(2 * entries), 0);
+    int64_t left = (budget_bytes - entries * static_cast<int64_t>(sizeof(HeldPieces))) / kPieceBytes;
+    const Array<uint64_t> words = ranking.choose(left * kPieceBytes);
+    for (int64_t node = next_set(words, 0, offsets.num_nodes()); node < offsets.num_nodes();
+         node = next_set(words, node + 1, offsets.num_nodes())) {
+        const EdgeRange list = offsets.range(node);
+        for (int64_t p = list.first / piece; p * piece < list.first + list.degree; ++p) {
+            uint64_t& bits = found[static_cast<size_t>(2 * (p / 64))];
+            if (bits >> (p & 63) & 1) continue;  // shared with the list before
+            if (left-- <= 0) break;
+            bits |= uint64_t{1} << (p & 63);
+        }
+        if (left <= 0) break;
+    }
+    uint64_t before = 0;
+    for (size_t entry = 0; entry < found.size(); entry += 2) {
+        found[entry + 1] = before;
+        before += static_cast<uint64_t>(std::popcount(found[entry]));
+    }
+    return found;
 }
 
 }  // namespace gids

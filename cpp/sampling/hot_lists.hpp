@@ -74,13 +74,23 @@ struct ListWorth {
     std::vector<double> bytes, reads;
 };
 
+// What a neighbour and a list cost in memory, and how much of a list one read of where they come from brings.
+struct ListCost {
+    double value_bytes, list_bytes, read_bytes, find_bytes_per_node, fixed_bytes;
+
+    // As HotLists keeps them, of what is on disk.
+    static ListCost packed(int64_t num_sources);
+    // As pieces in a GPU's memory, of what it reads over the link in sectors.
+    static ListCost pieces(int item_bytes);
+};
+
 // What every list costs and saves. visits: how often each node is reached, in any unit; visits_per_batch: by one batch
-// in all, which says from where on a list is read once per batch however popular it is. item_bytes: of a neighbour on
-// disk.
+// in all, which says from where on a list is read once per batch however popular it is. item_bytes: of a neighbour
+// where it is read from.
 class HotRanking {
 public:
     HotRanking(const PackedOffsets& offsets, std::span<const float> visits, double visits_per_batch, int64_t fanout,
-               int item_bytes, int64_t num_sources);
+               int item_bytes, const ListCost& cost);
 
     ListWorth worth() const;
     // The nodes whose lists save the most reads per byte of memory, one bit each, within a budget that includes those
@@ -98,8 +108,13 @@ private:
     const std::span<const float> visits_;
     const int64_t fanout_;
     const int item_bytes_;
-    const double value_bytes_;  // of a neighbour in memory
-    double per_visit_ = 0;      // visits of a batch for each visit counted
+    const ListCost cost_;
+    double per_visit_ = 0;  // visits of a batch for each visit counted
 };
+
+// Which pieces of 64 bytes of neighbours a GPU holds, for kernels/neighbors.cuh: those of the chosen lists, from the
+// first on, as many as there is memory for; entries of two words, one for 64 pieces.
+std::vector<uint64_t> choose_pieces(const HotRanking& ranking, const PackedOffsets& offsets, int item_bytes,
+                                    int64_t budget_bytes);
 
 }  // namespace gids

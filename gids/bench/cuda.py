@@ -15,6 +15,7 @@ from typing import Any
 from gids.bench.cuda_profiles import PROFILES, Profile
 from gids.bench.cuda_time import ESTIMATED, Call, Clock, Scale, Timeline
 from gids.bench.harness import Bar, Report
+from gids.cuda.backend import LISTS_SHARE
 from gids.cuda.choice import COPY_BYTES_S, Workload
 from gids.cuda.passes import sort_rounds
 from gids.errors import ConfigError, GidsError
@@ -46,11 +47,22 @@ class Setting:
     dim: int
     nodes: int
     batch_size: int
+    table_edges: int
+    device_bytes: int = 64 << 30  # what a loader takes of 80 GB
+
+    @property
+    def lists_share(self) -> float:
+        """Return the share of the neighbour lists, of 4 bytes an edge, that such a device holds."""
+        return min(1.0, self.device_bytes / LISTS_SHARE / (4 * self.table_edges))
 
 
 SETTINGS = (
-    Setting("1 M rows of 4 KiB", 1_000_000, 269_364_174, 1024, nodes=1600, batch_size=32),  # IGB-full's nodes
-    Setting("100 k rows of 1 KiB", 100_000, 111_059_956, 256, nodes=1600, batch_size=32),  # papers100M's nodes
+    Setting(
+        "1 M rows of 4 KiB", 1_000_000, 269_364_174, 1024, nodes=1600, batch_size=32, table_edges=3_995_777_033
+    ),  # as IGB-full
+    Setting(
+        "100 k rows of 1 KiB", 100_000, 111_059_956, 256, nodes=1600, batch_size=32, table_edges=1_615_685_872
+    ),  # as papers100M
 )
 FANOUTS, DEGREE, GROUP, CACHE_SHARE = [3, 3, 3], 8, 2, 0.05
 
@@ -72,7 +84,7 @@ def run(args: argparse.Namespace) -> Report:
         answer = worker(setting, args.storage, environment)
         calls = [Call.parse(line) for line in answer["trace"].splitlines()]
         mean_rows = sum(answer["rows"]) / len(answer["rows"])
-        scale = Scale(setting.rows / mean_rows, 4 * setting.dim)
+        scale = Scale(setting.rows / mean_rows, 4 * setting.dim, answer["held_neighbors"])
         for name in args.profile or PROFILES:
             timeline = Clock(PROFILES[name], kernels, scale).play(calls)
             staged = any("pinned staging" in note for note in answer["notes"].values())
@@ -80,6 +92,9 @@ def run(args: argparse.Namespace) -> Report:
                 timeline, len(answer["rows"]), setting, PROFILES[name], answer["reads"], scale, staged=staged
             )
             found["sectors over the link for each sampled edge"] = timeline.sample_sectors / answer["edges"]
+            found["neighbour lists in device memory"] = {
+                "share of their bytes": setting.lists_share, "share of sampled edges": answer["held_neighbors"]
+            }  # fmt: skip
             found["scaled"] = (
                 f"run with {mean_rows:,.0f} rows a batch; kernels over 512 items and copies over 4 KiB times "
                 f"{scale.rows:,.0f}; sorts as for {setting.table_rows:,} rows"
@@ -164,6 +179,7 @@ def worker(setting: Setting, storage: str, environment: dict[str, str]) -> dict[
         "fanouts": FANOUTS,
         "group": GROUP,
         "cache": int(setting.nodes * CACHE_SHARE) * row_bytes,
+        "lists_share": setting.lists_share,
         "storage": storage,
         # As the estimated drives would have it, not as this machine's were probed: what is read must not depend on that.
         "merge_gap_bytes": int(min(p.drive_bytes_s / p.drive_reads_s for p in PROFILES.values())),

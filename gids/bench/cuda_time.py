@@ -22,6 +22,8 @@ ESTIMATED = "estimated, not measured"
 STREAM = "stream"
 #: Kernels whose work is per byte of a row; their counts are of rows of so many bytes.
 ROW_KERNELS, COUNTED_ROW_BYTES = ("gather_rows", "admit_rows"), 1024
+#: Kernels that read neighbour lists and nothing else of the host's.
+LIST_KERNELS = ("gather_neighbors", "choose_labor")
 #: Below this, a launch or copy has one size whatever the batch: counters, shapes, offsets of a group.
 FIXED_ITEMS, FIXED_BYTES = 512, 4096
 #: Which stage a kernel is of, by what its name begins with; scans and sorts are of their stream's stage.
@@ -64,10 +66,13 @@ class Scale:
         Rows of the large batch for each of the small one; work and copies above a fixed size grow by it.
     row_bytes : int
         Bytes of a row, the same in both.
+    held_neighbors : float
+        Share of the sampled neighbours that are in pieces of lists on the device.
     """
 
     rows: float = 1.0
     row_bytes: int = COUNTED_ROW_BYTES
+    held_neighbors: float = 0.0
 
 
 @dataclass
@@ -267,6 +272,9 @@ class Clock:
         link = items * (counts["host_load_sectors"] + counts["host_store_sectors"]) * SECTOR_BYTES
         if not call.reads_host:  # counted with a host buffer that this run has not: the same is read from the device
             hbm, link = hbm + link, 0.0
+        elif call.name.startswith(LIST_KERNELS):
+            held = link * self._scale.held_neighbors
+            hbm, link = hbm + held, link - held
         whole = counts["host_sectors_per_access"] >= 4  # 128 bytes in a row fill a request
         rate = profile.link_bytes_s * (1.0 if whole else profile.scattered_link_share)
         timeline.link_bytes += link

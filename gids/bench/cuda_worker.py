@@ -13,16 +13,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 import gids
-from gids.cuda import arrivals, staged
-from gids.cuda.backend import CudaBackend
-from gids.cuda.session import BLOCK_THREADS, CudaSession
+from gids.cuda import arrivals, backend, staged
+from gids.cuda.sampling import PinnedTopology
+from gids.cuda.sampling.topology import PIECE_BYTES
+from gids.cuda.session import BLOCK_THREADS, CudaSession, open_device
 from gids.cuda.store import CudaTableStore, DeviceTicket
 from gids.generate import communities
+from gids.sampling import NeighborSampler, SampleKey, Topology
 
 #: How many batches are under way at once, and so how much memory they take together, depends on the threads: after so
 #: many epochs at most, none is a new record.
 MOST_EPOCHS = 6
+DEVICE_BYTES = 1 << 30
 ALLOCATIONS = ("pool alloc", "alloc", "pin", "register")
 
 
@@ -59,7 +65,9 @@ class Parts:
         self._library, self._now, self._planned = library, threading.local(), 0
         self._groups: weakref.WeakKeyDictionary[Any, range] = weakref.WeakKeyDictionary()  # batches of each ticket
         self._reads: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-        self._follow(CudaBackend, "sample", lambda _, topology, sampler, seeds, key, *rest: f"batch {key.batch}")
+        self._follow(
+            backend.CudaBackend, "sample", lambda _, topology, sampler, seeds, key, *rest: f"batch {key.batch}"
+        )
         self._follow(CudaTableStore, "plan", lambda _, batches, ahead: self._next(len(batches)), self._group)
         self._follow(CudaTableStore, "gather", lambda _, ticket, batch: f"batch {self._groups[ticket][batch]}")
         self._follow(DeviceTicket, "start", lambda ticket: words_of(self._groups[ticket]))
@@ -117,6 +125,25 @@ def words_of(batches: range) -> str:
     return f"batch {batches[0]}" if len(batches) == 1 else f"batches {batches[0]} to {batches[-1]}" if batches else ""
 
 
+def held_neighbors(topology: Topology, read: PinnedTopology, fanouts: list[int], batch_size: int) -> float:
+    """Return the share of sampled neighbours that are in pieces of lists on the device, of an epoch on the CPU."""
+    ((etype, relation),) = read.relations.items()
+    if relation.held is None:
+        return 0.0
+    session = CudaSession(open_device())
+    bits = session.download(relation.held.pieces).reshape(-1, 2)[:, 0].copy()
+    session.close()
+    held = np.unpackbits(bits.view(np.uint8), bitorder="little").astype(bool)
+    per_piece = PIECE_BYTES // relation.indices.array.dtype.itemsize
+    sampler, found = NeighborSampler(fanouts, edge_ids=True), []
+    seeds = torch.randperm(topology.num_nodes[etype[2]], generator=torch.Generator().manual_seed(1))
+    for begin in range(0, len(seeds), batch_size):
+        for block in sampler.sample(topology, seeds[begin : begin + batch_size], SampleKey(1, 0, begin)).blocks:
+            assert block.edge_ids is not None
+            found.append(held[block.edge_ids[etype].numpy() // per_piece])
+    return float(np.concatenate(found).mean())
+
+
 def run(options: dict[str, Any], directory: Path) -> dict[str, Any]:
     """Load epochs; trace the first one that finds room for everything in the memory of those before: steady state."""
     library = ctypes.CDLL("libcuda.so.1")
@@ -126,6 +153,8 @@ def run(options: dict[str, Any], directory: Path) -> dict[str, Any]:
     dataset = communities(
         directory / "graph", num_nodes=options["nodes"], degree=options["degree"], dim=options["dim"], train=0.5
     )
+    lists_bytes = sum(dataset.indices_table(etype).total_bytes for etype in dataset.edge_types)
+    backend.LISTS_SHARE = int(DEVICE_BYTES / (lists_bytes * options["lists_share"]))
     rows: list[int] = []
     reads: list[int] = []
     edges, text = 0, ""
@@ -136,7 +165,9 @@ def run(options: dict[str, Any], directory: Path) -> dict[str, Any]:
         batch_size=options["batch_size"],
         order=gids.OrderOptions(seed=1),
         pipeline=gids.PipelineOptions(sweep_batches=options["group"]),
-        memory=gids.MemoryOptions(cache=options["cache"], host_buffer=0, device_budget="1GiB"),  # the rest is read
+        memory=gids.MemoryOptions(
+            cache=options["cache"], host_buffer=0, device_budget=DEVICE_BYTES
+        ),  # the rest is read
         device="cuda:0",
         storage=gids.StorageOptions(engine=options["storage"], merge_gap_bytes=options["merge_gap_bytes"]),
     ) as loader:
@@ -168,7 +199,11 @@ def run(options: dict[str, Any], directory: Path) -> dict[str, Any]:
             if not any(line.startswith(ALLOCATIONS) for line in text.splitlines()):
                 break
         notes = dict(loader.notes)
-    return {"trace": text, "rows": rows, "edges": edges, "reads": reads, "notes": notes}
+        runtime: Any = loader._runtime
+        held = held_neighbors(
+            runtime.feed.topology, runtime.backend._sampled, options["fanouts"], options["batch_size"]
+        )
+    return {"trace": text, "rows": rows, "edges": edges, "reads": reads, "notes": notes, "held_neighbors": held}
 
 
 def trace_text(library: Any) -> str:

@@ -114,6 +114,8 @@ class Pace:
         Scratch for every row of a group that is planned, and scratch that does not grow.
     scratch_samples : int
         Sampling works in as much memory as so many samples, beside what the demand says.
+    most_staging_bytes : int
+        Beyond which memory that drives write to is of no use.
     """
 
     prefetch: int = 2
@@ -123,6 +125,7 @@ class Pace:
     plan_row_bytes: int = 0
     scratch_bytes: int = 0
     scratch_samples: int = 0
+    most_staging_bytes: int = MOST_STAGING_BYTES
 
     def held_batches(self, together: int) -> float:
         """Return the batches whose rows are in memory at once where ``together`` batches are read together.
@@ -315,7 +318,7 @@ def _on_the_way(pace: Pace, prefetch: int) -> int:
 def _attempts(demand: Demand, request: Request, pace: Pace, budget: int) -> Iterator[_Attempt]:
     staging = request.staging
     if staging is None:
-        staging = min(MOST_STAGING_BYTES, max(LEAST_STAGING_BYTES, budget // 16)) if demand.tables else 0
+        staging = min(pace.most_staging_bytes, max(LEAST_STAGING_BYTES, budget // 16)) if demand.tables else 0
     window = min(DEFAULT_WINDOW, demand.batches) if request.window is None else request.window
     together = min(DEFAULT_SWEEP_BATCHES, demand.batches) if request.sweep_batches is None else request.sweep_batches
     attempt = _Attempt(window, max(1, together), staging, pace.prefetch, pace.groups_in_flight)

@@ -112,7 +112,7 @@ def _of_description(args: argparse.Namespace) -> Division:
         Demand({key: TableDemand.of(table, args.batch_rows, table.item_bytes)}),
         {key: table},
         options.request(),
-        Pace(pipeline.prefetch, pipeline.groups_in_flight) if device is None else cuda_pace(pipeline),
+        Pace(pipeline.prefetch, pipeline.groups_in_flight) if device is None else cuda_pace(pipeline, options.reading),
         curve=DEFAULT_CURVE,
     )
 

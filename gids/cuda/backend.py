@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,13 +14,14 @@ from torch import Tensor
 
 from gids._native import ThreadPool
 from gids.budget import Memory, Pace, default_budget
+from gids.budget.parts import MOST_STAGING_BYTES
 from gids.cuda.array import DeviceArray
 from gids.cuda.choice import choose_engine, choose_submit
 from gids.cuda.cufile import gds_availability
 from gids.cuda.device_reader import DeviceReader
 from gids.cuda.gds import GdsReader
 from gids.cuda.interop import packed_to_torch, to_torch, torch_device, torch_memory, torch_ordinal
-from gids.cuda.nvme import NvmeDeviceReader
+from gids.cuda.nvme import PARTS, NvmeDeviceReader
 from gids.cuda.nvme_queues import host_atomics_refusal
 from gids.cuda.sampling import (
     CudaSampler,
@@ -31,6 +32,7 @@ from gids.cuda.sampling import (
     unpin_topology,
 )
 from gids.cuda.sampling.hop import UNCOUNTED_EDGES
+from gids.cuda.sampling.topology import lists_bytes_of
 from gids.cuda.session import CudaDevice, CudaSession, DeviceBudget, open_device
 from gids.cuda.store import CudaTableStore
 from gids.cuda.transfer import PAGE_BYTES, Pinned, StagingMemory
@@ -43,6 +45,7 @@ from gids.sampling import Block, EdgeSeeds, Sample, SampleKey, SeedEdges, TimedS
 from gids.storage import RowReader, StorageOptions
 from gids.table import RowTable
 from gids.types import EdgeType
+from gids.units import format_bytes
 
 T = TypeVar("T")
 
@@ -59,6 +62,12 @@ UNCOUNTED_SHARE = 2048
 #: Offsets of neighbour lists are kept on the device where they take at most one in so many bytes of its memory: half of
 #: what sampling reads over the link is offsets.
 OFFSETS_SHARE = 16
+#: Where they are, one in so many bytes holds neighbour lists too, the hottest where not all fit. A row of features that
+#: the cache holds saves its bytes on the link and a read of the drive, a neighbour one sector of the link.
+LISTS_SHARE = 16
+#: Of pinned memory that drives write to at a kernel's word, for each of two rounds: what a round begins and ends with,
+#: launches and the last answers, is then a small part of it.
+ROUND_BYTES = 256 << 20
 #: Sampling works in about as much memory as so many samples.
 SCRATCH_SAMPLES = 4
 
@@ -69,20 +78,36 @@ def default_device_budget(device: CudaDevice) -> int:
     return int(free * (DEFAULT_SHARE if torch_memory(device.ordinal) else SHARE_BEFORE_THE_MODEL))
 
 
-def offsets_bytes(topology: Topology, sampler: object, device_bytes: int) -> int:
-    """Return how much of a device's memory holds offsets of neighbour lists; 0 where they stay on the host."""
+@dataclass(frozen=True)
+class HeldBytes:
+    """What of a topology a device holds, in bytes: offsets of neighbour lists, and lists."""
+
+    offsets: int = 0
+    lists: int = 0
+
+    @property
+    def total(self) -> int:
+        """Both."""
+        return self.offsets + self.lists
+
+
+def held_bytes(topology: Topology, sampler: object, device_bytes: int) -> HeldBytes:
+    """Return how much of a device's memory holds a topology; nothing where it is not sampled there."""
     if device_sampler(sampler) is None or _on_disk(topology):
-        return 0
-    found = sum((len(relation.indptr) + 1) * np.dtype(np.int64).itemsize for relation in topology.relations.values())
-    return found if found <= device_bytes // OFFSETS_SHARE else 0
+        return HeldBytes()
+    offsets = sum((len(relation.indptr) + 1) * np.dtype(np.int64).itemsize for relation in topology.relations.values())
+    if offsets > device_bytes // OFFSETS_SHARE:
+        return HeldBytes()
+    return HeldBytes(offsets, min(lists_bytes_of(topology), device_bytes // LISTS_SHARE))
 
 
 def _on_disk(topology: Topology) -> bool:
     return any(callable(part) for r in topology.relations.values() for part in (r.indices, r.edge_ids, r.weights))
 
 
-def cuda_pace(pipeline: PipelineOptions, region_bytes: int = 0) -> Pace:
+def cuda_pace(pipeline: PipelineOptions, reading: StorageOptions, region_bytes: int = 0) -> Pace:
     """Say how a pipeline runs on a device, where ``gds`` takes ``region_bytes`` for each group in flight."""
+    rounds = reading.engine == "nvme" and reading.submit != "cpu"
     return Pace(
         pipeline.prefetch,
         pipeline.groups_in_flight,
@@ -91,6 +116,7 @@ def cuda_pace(pipeline: PipelineOptions, region_bytes: int = 0) -> Pace:
         plan_row_bytes=PLAN_ROW_BYTES,
         scratch_bytes=FIXED_SCRATCH_BYTES + region_bytes * pipeline.groups_in_flight,
         scratch_samples=SCRATCH_SAMPLES,
+        most_staging_bytes=PARTS * ROUND_BYTES if rounds else MOST_STAGING_BYTES,
     )
 
 
@@ -128,15 +154,15 @@ class CudaBackend:
         self._sampling_lock = threading.Lock()
         self._pinned: tuple[Topology, PinnedTopology] | None = None  # guarded by _sampling_lock
         self._sampled: PinnedTopology | None = None  # the same, with what is on the device; guarded by _sampling_lock
-        self._offsets_bytes = 0
+        self._held = HeldBytes()
         self.notes: dict[str, str] = {}
-        self.pace = cuda_pace(options.pipeline, self._region_bytes())
+        self.pace = cuda_pace(options.pipeline, options.reading, self._region_bytes())
 
     def expect(self, topology: Topology, sampler: Sampler) -> None:
-        """Set memory aside for offsets of neighbour lists, which every destination of a sample needs two of."""
+        """Set memory aside for what sampling reads most: offsets of neighbour lists, and the hottest lists."""
         assert self.memory.device is not None
-        self._offsets_bytes = offsets_bytes(topology, sampler, self.memory.device)
-        left = self.memory.device - self._offsets_bytes
+        self._held = held_bytes(topology, sampler, self.memory.device)
+        left = self.memory.device - self._held.total
         self.memory, self.ledger = replace(self.memory, device=left), Ledger(left)
 
     def sample(
@@ -191,8 +217,14 @@ class CudaBackend:
         if self._pinned is None or self._pinned[0] is not topology:
             self._pinned = (topology, pin_topology(topology, self._sampling))
             self._sampled = self._pinned[1]
-            if self._offsets_bytes:
-                self._sampled = self._sampled.with_offsets_in(self._sampling)
+            if self._held.total:
+                self._sampled = self._sampled.held_by(self._sampling, self._held.lists)
+                everything = lists_bytes_of(topology)
+                if self._held.lists < everything:
+                    self.notes["neighbours"] = (
+                        f"{format_bytes(self._held.lists)} of {format_bytes(everything)} are in device memory, the hottest; "
+                        "others are read over the link"
+                    )
         assert self._sampled is not None
         return self._sampled
 
@@ -233,7 +265,7 @@ class CudaBackend:
         reader, reason = self._open_reader(table, storage, setup)
         try:
             staging_bytes, pin = setup.staging_bytes, None
-            if not isinstance(reader, DeviceReader):
+            if isinstance(reader, RowReader):
                 staging_bytes, pin = self._staging_of(setup)
             store = CudaTableStore(
                 table,
@@ -255,7 +287,7 @@ class CudaBackend:
         except BaseException:
             reader.close()
             raise
-        found = reader.notes if isinstance(reader, DeviceReader) else ""
+        found = "" if isinstance(reader, RowReader) else reader.notes
         self.notes[table.name] = "; ".join(part for part in (reason, found) if part)
         return store
 
@@ -273,7 +305,7 @@ class CudaBackend:
 
     def _open_reader(
         self, table: RowTable, storage: StorageOptions, setup: StoreSetup
-    ) -> tuple[RowReader | DeviceReader, str]:
+    ) -> tuple[RowReader | DeviceReader | NvmeDeviceReader, str]:
         """Open a table's reader; returns the reason for its engine too."""
         table.check_held(0, table.num_rows - 1)  # rows of other nodes come to host memory, to loaders of the CPU
         groups, region_bytes = setup.groups_in_flight, self._region_bytes()
@@ -286,7 +318,7 @@ class CudaBackend:
         if engine == "nvme":
             submit = choose_submit(table, group_bytes, storage, host_atomics_refusal(self._device))
             if submit.name == "gpu":
-                return NvmeDeviceReader(table, storage, self._fetching, groups), submit.reason
+                return NvmeDeviceReader(table, storage, self._fetching), submit.reason
             reason = f"threads of the CPU queue the commands: {submit.reason}"
         host = RowReader(table, storage, self._pool)
         return host, f"{reason}; {host.engine_reason}, copied through pinned staging"

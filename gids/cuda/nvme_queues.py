@@ -6,6 +6,7 @@ import errno
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gids import _native
+from gids.cuda.array import DeviceArray
 from gids.cuda.dma_buf import probe_dma_buf
 from gids.cuda.pages import PageKind, RegisteredPages, RegistrationError
 from gids.cuda.session import CudaDevice, CudaSession, Session
@@ -39,7 +41,10 @@ _UNREACHED = (
 )
 _HOST_NATIVE_ATOMICS = 86  # CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED
 _MAX_BLOCKS = 64
-_RETRIES = 3
+#: How often reads are sent again that a drive may answer better another time.
+RETRIES = 3
+#: Of ``Outcome`` in kernels/nvme_read.cuh.
+OUTCOME_WORDS = 4
 
 
 def _data_notes(session: CudaSession) -> str:
@@ -82,14 +87,17 @@ def host_atomics_refusal(device: CudaDevice) -> str:
 class DeviceQueues:
     """Queue pairs on drives, shown to one session's kernels.
 
-    Memory is host memory: locked for the drives by VFIO, pinned and mapped for the GPU. Close it, or use a ``with``.
+    What drives and the watchdog use is host memory: locked for the drives by VFIO, pinned and mapped for the GPU. What
+    only kernels use is in the device's. Close it, or use a ``with``.
 
     Parameters
     ----------
     drives : Drives or sequence of NvmeDrive
         Where to read; a read names its drive by the place in this order.
     session : Session
-        Whose kernels drive the queues.
+        Whose kernels submit.
+    polling : Session, optional
+        Whose kernels look for answers, where that is another stream.
     data_bytes : int
         Memory that the drives write to.
     queue_pairs, ids : int
@@ -103,6 +111,7 @@ class DeviceQueues:
         drives: Drives | Sequence[_native.NvmeDrive],
         session: Session,
         *,
+        polling: Session | None = None,
         data_bytes: int,
         queue_pairs: int = 2,
         ids: int = 255,
@@ -110,7 +119,10 @@ class DeviceQueues:
     ):
         self._drives = drives.native if isinstance(drives, Drives) else list(drives)
         self.native = _native.NvmeDeviceQueues(self._drives, queue_pairs, ids, data_bytes)
-        self._session, self._queue_pairs = session, queue_pairs
+        self.session, self._queue_pairs = session, queue_pairs
+        self.polling = session if polling is None else polling
+        self._state = session.empty(self.native.device_bytes, np.uint8)
+        self.share(self._state)
         self._timeout_ns = np.uint64(timeout_s * 1e9)
         self._timeout_s = timeout_s
         self._registered: list[RegisteredPages] = []
@@ -153,6 +165,51 @@ class DeviceQueues:
         """
         return self._submit(reads, 0, poll)
 
+    def begin(self) -> _native.NvmeKernels:
+        """Announce kernels to the watchdog, before their launch: after a recovery, their queues begin anew."""
+        kernels = self.native.begin()
+        try:
+            for offset, content in self.native.images(self._state.pointer):
+                part = self._state[offset : offset + len(content)]
+                self.session.copy(part, self.session.upload(np.frombuffer(content, np.uint8)))
+        except BaseException:
+            kernels.end()
+            raise
+        return kernels
+
+    def share(self, *arrays: DeviceArray) -> None:
+        """Let the polling stream use arrays of the submitting one."""
+        if isinstance(self.polling, CudaSession) and self.polling is not self.session:
+            for array in arrays:
+                array.share_with(self.polling)
+
+    def launch_submit(self, work: DeviceWork) -> None:
+        """Queue the kernel that sends reads."""
+        warps = -(-max(work.bound, 1) // _LANES)
+        arguments = (work.reads, work.results, work.range, np.uint32(work.bound))
+        self.session.launch(
+            "nvme_submit", warps, self._state, *arguments, self._timeout_ns, lanes=_LANES, blocks=self._blocks(warps)
+        )
+
+    def launch_poll(self, work: DeviceWork, kernels: _native.NvmeKernels) -> None:
+        """Queue the kernel that waits for them, behind what was submitted so far; ``kernels`` end with it."""
+        session, queues = self.polling, self._queue_pairs * len(self._drives)
+        if session is not self.session and isinstance(self.session, CudaSession):
+            assert isinstance(session, CudaSession)
+            session.wait_event(self.session.record())
+        warps = queues + -(-max(work.bound, 1) // _LANES)
+        least = -(-(queues + 1) * _LANES // session.block_threads)  # a warp for each queue, and one that waits
+        arguments = (work.reads, work.results, work.range, np.uint32(work.bound), self._timeout_ns, work.outcome)
+        session.launch(
+            "nvme_poll", warps, self._state, np.uint32(len(self._drives)), *arguments, lanes=_LANES,
+            blocks=max(least, self._blocks(warps)),
+        )  # fmt: skip
+        if isinstance(session, CudaSession):
+            session.notify(kernels)
+
+    def _blocks(self, warps: int) -> int:
+        return min(-(-warps * _LANES // self.session.block_threads), _MAX_BLOCKS)
+
     def check_doorbells(self) -> None:
         """Read a block by way of each queue pair; raise DeviceError where a drive does not hear of it.
 
@@ -180,12 +237,52 @@ class DeviceQueues:
             )
         if len(reads) and int(reads["drive"].max()) >= len(self._drives):
             raise ConfigError(f"drive of a read must be below {len(self._drives)} (got {int(reads['drive'].max())})")
-        kernels = self.native.begin()
+        kernels = self.begin()
         try:
-            return DeviceReads(self, self._session, reads, kernels, retries, poll)
+            return DeviceReads(self, reads, kernels, retries, poll)
         except BaseException:
             kernels.end()
             raise
+
+    def failure(self, read: Any, result: int, retries: int) -> StorageError:
+        """Return what to say of a read that was settled with this word."""
+        where, name, offset, length = self._place(read)
+        local = _LOCAL.get(result & ~_SETTLED)
+        reason = local or _native.nvme_describe_status(result & _STATUS)
+        if retries:
+            reason += f", after {retries} retries"
+        return StorageError(f"{where}: {reason}", name, offset, length, 0 if local else 5)
+
+    def given_up(self, reads: npt.NDArray[Any], address: int, results: npt.NDArray[Any]) -> StorageError:
+        """Wait for the watchdog, which ends what the drive does not, and return what it says of reads.
+
+        Parameters
+        ----------
+        reads : array of :data:`READ`
+            What was read.
+        address : int
+            Of their result words, ...
+        results : uint32[reads]
+            ... and the words.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while time.monotonic() < deadline:
+            failures = self._take_failures(address, len(reads))
+            if failures:
+                # The one that was late is the cause; others were only in flight when the drive was stopped for it.
+                index, error_number, reason = min(failures, key=lambda one: not one[2].startswith("no answer"))
+                where, name, offset, length = self._place(reads[index])
+                return StorageError(f"{where}: {reason}", name, offset, length, error_number)
+            time.sleep(0.005)
+        pending = np.flatnonzero(results == 0)
+        where, name, offset, length = self._place(reads[int(pending[0]) if len(pending) else 0])
+        return StorageError(f"{where}: not answered", name, offset, length, 110)
+
+    def _place(self, read: Any) -> tuple[str, str, int, int]:
+        drive = self._drives[int(read["drive"])]
+        where = f"read of drive {drive.name}, namespace {read['nsid']}, LBA {read['lba']}, {read['blocks']} blocks"
+        block = int(read["bytes"]) // max(int(read["blocks"]), 1)
+        return where, drive.name, int(read["lba"]) * block, int(read["bytes"])
 
     def _take_failures(self, results: int, count: int) -> list[tuple[int, int, str]]:
         """Return (number of the read, errno, reason) of what the watchdog ended among reads with these result words."""
@@ -233,63 +330,90 @@ class DeviceQueues:
         self.close()
 
 
+@dataclass(frozen=True)
+class DeviceWork:
+    """Reads as kernels are given them.
+
+    Attributes
+    ----------
+    reads : DeviceArray
+        Of :data:`READ`, as bytes.
+    results : DeviceArray
+        uint32: a word for each, 0 at first.
+    outcome : DeviceArray
+        uint32[4], 0 at first: ``Outcome`` of kernels/nvme_read.cuh.
+    bound : int
+        At most so many.
+    range : DeviceArray, optional
+        int64[2]: first, and one past the last; without it, the first ``bound``.
+    """
+
+    reads: DeviceArray
+    results: DeviceArray
+    outcome: DeviceArray
+    bound: int
+    range: DeviceArray | None = None
+
+
+def may_retry(result: int) -> bool:
+    """Whether the read that was settled with this word may fare better another time."""
+    return (result & ~_SETTLED) not in _LOCAL and bool(_native.nvme_may_retry(result & _STATUS))
+
+
+def failed_reads(results: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the numbers of the reads whose words tell of a failure."""
+    return np.flatnonzero(results & ~np.uint32(_SETTLED))
+
+
 class DeviceReads:
     """A set of reads under way; made by :meth:`DeviceQueues.submit`. Wait for it before anything it needs goes away."""
 
     def __init__(
         self,
         owner: DeviceQueues,
-        session: Session,
         reads: npt.NDArray[Any],
         kernels: _native.NvmeKernels,
         retries: int = 0,
         poll: bool = False,
     ):
-        self._owner, self._session, self._host, self._retries = owner, session, reads, retries
+        self._owner, self._session, self._host, self._retries = owner, owner.session, reads, retries
         #: What the watchdog looks at before it takes a queue away; ended by the stream, behind the kernel that polls.
         self.kernels = kernels
         #: Whether the drives are done with the data region; False once they were given up while they may still write.
         self.settled = True
-        self._reads = session.upload(reads.view(np.uint8))
-        self._results = session.empty(max(len(reads), 1), np.uint32)
-        session.fill(self._results, 0)
-        self._unsettled = session.empty(1, np.uint32)
-        session.fill(self._unsettled, 0)
-        self._launch("nvme_submit")
+        session = self._session
+        self._work = DeviceWork(
+            session.upload(reads.view(np.uint8)),
+            zeros(session, max(len(reads), 1)),
+            zeros(session, OUTCOME_WORDS),
+            len(reads),
+        )
+        owner.share(self._work.reads, self._work.results, self._work.outcome)
+        owner.launch_submit(self._work)
         self._polling = poll
         if poll:
-            self._poll()
-
-    def _poll(self) -> None:
-        self._launch("nvme_poll", self._unsettled)
-        if isinstance(self._session, CudaSession):
-            self._session.notify(self.kernels)
-
-    def _launch(self, kernel: str, *rest: Any) -> None:
-        warps = -(-max(len(self._host), 1) // _LANES)
-        blocks = min(-(-warps * _LANES // self._session.block_threads), _MAX_BLOCKS)
-        arguments = (np.uint64(self._owner.native.refs), self._reads, self._results, np.uint32(len(self._host)))
-        self._session.launch(kernel, warps, *arguments, self._owner._timeout_ns, *rest, lanes=_LANES, blocks=blocks)
+            owner.launch_poll(self._work, kernels)
 
     def wait(self) -> None:
         """Poll on the device until every read is settled; raise StorageError for the first that failed.
 
         Reads that the drive may answer better another time are sent up to three times more.
         """
+        work, polling = self._work, self._owner.polling
         try:
             if not self._polling:
-                self._poll()
-            unsettled = int(self._session.download(self._unsettled)[0])
-            results = self._session.download(self._results)[: len(self._host)]
+                self._owner.launch_poll(work, self.kernels)
+            unsettled = int(polling.download(work.outcome)[0])
+            results = polling.download(work.results)[: len(self._host)]
         finally:
             self.kernels.end()
         self.settled = unsettled == 0
         if unsettled:
-            raise self._given_up(results)
-        failed = np.flatnonzero(results & ~np.uint32(_SETTLED))
+            raise self._owner.given_up(self._host, work.results.pointer, results)
+        failed = failed_reads(results)
         for index in failed.tolist():
-            if self._retries == _RETRIES or not self._may_retry(int(results[index])):
-                raise self._error(index, int(results[index]))
+            if self._retries == RETRIES or not may_retry(int(results[index])):
+                raise self._owner.failure(self._host[index], int(results[index]), self._retries)
         if len(failed):
             again = self._owner._submit(self._host[failed], self._retries + 1, self._polling)
             try:
@@ -297,36 +421,9 @@ class DeviceReads:
             finally:
                 self.settled = again.settled
 
-    @staticmethod
-    def _may_retry(result: int) -> bool:
-        return (result & ~_SETTLED) not in _LOCAL and bool(_native.nvme_may_retry(result & _STATUS))
 
-    def _place(self, index: int) -> tuple[str, str, int, int]:
-        read = self._host[index]
-        drive = self._owner._drives[int(read["drive"])]
-        where = f"read of drive {drive.name}, namespace {read['nsid']}, LBA {read['lba']}, {read['blocks']} blocks"
-        block = int(read["bytes"]) // max(int(read["blocks"]), 1)
-        return where, drive.name, int(read["lba"]) * block, int(read["bytes"])
-
-    def _error(self, index: int, result: int) -> StorageError:
-        where, name, offset, length = self._place(index)
-        local = _LOCAL.get(result & ~_SETTLED)
-        reason = local or _native.nvme_describe_status(result & _STATUS)
-        if self._retries:
-            reason += f", after {self._retries} retries"
-        return StorageError(f"{where}: {reason}", name, offset, length, 0 if local else 5)
-
-    def _given_up(self, results: npt.NDArray[Any]) -> StorageError:
-        """Wait for the watchdog, which ends what the drive does not, and say what it says of our reads."""
-        deadline = time.monotonic() + self._owner._timeout_s
-        while time.monotonic() < deadline:
-            failures = self._owner._take_failures(self._results.pointer, len(self._host))
-            if failures:
-                # The one that was late is the cause; others were only in flight when the drive was stopped for it.
-                index, error_number, reason = min(failures, key=lambda one: not one[2].startswith("no answer"))
-                where, name, offset, length = self._place(index)
-                return StorageError(f"{where}: {reason}", name, offset, length, error_number)
-            time.sleep(0.005)
-        pending = np.flatnonzero(results == 0)
-        where, name, offset, length = self._place(int(pending[0]) if len(pending) else 0)
-        return StorageError(f"{where}: not answered", name, offset, length, 110)
+def zeros(session: Session, words: int) -> DeviceArray:
+    """Return words of 32 bits that are 0."""
+    array = session.empty(words, np.uint32)
+    session.fill(array, 0)
+    return array

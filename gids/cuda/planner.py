@@ -53,11 +53,13 @@ class DeviceBatchPlan:
 class DeviceGroupPlan:
     """A group of batches whose rows are read once: as :class:`gids.tiers.plan.GroupPlan`.
 
-    ``disk_rows`` is on the host, because storage is asked from there; the rest is on the device. ``admissions`` are
-    positions and slots of what the cache takes in, on the host too, where the planner was asked for them.
+    The rows to read are on the device, ``device_rows``; on the host too, ``disk_rows``, where storage is asked from
+    there. ``admissions`` are positions and slots of what the cache takes in, on the host, where the planner was asked
+    for them.
     """
 
-    disk_rows: npt.NDArray[np.int64]
+    device_rows: DeviceArray
+    disk_rows: npt.NDArray[np.int64] | None
     admit_positions: DeviceArray
     admit_slots: DeviceArray
     batches: tuple[DeviceBatchPlan, ...]
@@ -66,6 +68,11 @@ class DeviceGroupPlan:
     capacity: int
     host_rows: int
     admissions: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
+
+    @property
+    def num_disk_rows(self) -> int:
+        """Count the rows to read."""
+        return len(self.device_rows)
 
     @property
     def counters(self) -> Counters:
@@ -88,6 +95,7 @@ class PendingGroup:
         self.number, self.generation = planner.number, planner.generation
         self.batch_rows = tuple(len(batch) for batch in group.batches)
         self._begins, self._location, self._moves, self._arrival = group.begins, group.location, moves, arrival
+        self._disk_rows, self._rows_to_host = group.disk_rows, planner.rows_to_host
         self._capacity, self._host_rows, self._num_rows = planner.capacity, planner.host_rows, planner.num_rows
         self._plan: DeviceGroupPlan | None = None  # guarded by _lock
         self._lock = threading.Lock()
@@ -100,17 +108,19 @@ class PendingGroup:
             return self._plan
 
     def _read(self) -> DeviceGroupPlan:
-        found, disk_rows, *moves = self._arrival.wait()
+        found, *others = self._arrival.wait()
+        rows, moves = (others[0], others[1:]) if self._rows_to_host else (None, others)
         begins, batches = self._begins, len(self.batch_rows)
         told = GroupNumbers(found, batches)
         if told.bad[0]:
             raise ConfigError(f"rows of a batch must be in [0, {self._num_rows})")
-        admitted = int(told.admitted[0])
+        unique, admitted = int(told.unique[0]), int(told.admitted[0])
         by_batch = told.by_batch if batches > 1 else told.admitted
         edges = np.concatenate([[0], np.cumsum(by_batch)]).astype(int)
         positions, slots = self._moves
         return DeviceGroupPlan(
-            disk_rows[: int(told.unique[0])],
+            self._disk_rows[:unique],
+            None if rows is None else rows[:unique],
             positions[:admitted],
             slots[:admitted],
             tuple(
@@ -118,9 +128,9 @@ class PendingGroup:
                     self._location[int(begins[b]) : int(begins[b + 1])],
                     int(edges[b]),
                     int(edges[b + 1]),
-                    Counters(rows, *(int(value) for value in told.counters[5 * b + 1 : 5 * b + 5])),
+                    Counters(count, *(int(value) for value in told.counters[5 * b + 1 : 5 * b + 5])),
                 )
-                for b, rows in enumerate(self.batch_rows)
+                for b, count in enumerate(self.batch_rows)
             ),
             self.number,
             self.generation,
@@ -178,8 +188,8 @@ class CudaPlanner:
         Stream and memory.
     num_rows, capacity, policy, window, host, popularity, seed
         As for :class:`gids.tiers.plan.Planner`.
-    admissions_to_host : bool
-        Whether plans say on the host, too, what the cache takes in.
+    rows_to_host, admissions_to_host : bool
+        Whether plans say on the host, too, which rows are read, and what the cache takes in.
     """
 
     def __init__(
@@ -193,10 +203,11 @@ class CudaPlanner:
         host: HostRows | None = None,
         popularity: npt.NDArray[np.uint8] | None = None,
         seed: int = 0,
+        rows_to_host: bool = True,
         admissions_to_host: bool = False,
     ):
         self._session = session
-        self._admissions_to_host = admissions_to_host
+        self.rows_to_host, self._admissions_to_host = rows_to_host, admissions_to_host
         self.policy = parse_policy(policy, window)
         self.num_rows = num_rows
         self.capacity = min(capacity, num_rows)
@@ -333,7 +344,8 @@ class CudaPlanner:
         positions, slots = self._select(group)
         positions, slots = self._spread(positions, slots, group, group_begin)
         self._apply(positions, slots, group)
-        told = [group.numbers.array, group.disk_rows, *((positions, slots) if self._admissions_to_host else ())]
+        rows = [group.disk_rows] if self.rows_to_host else []
+        told = [group.numbers.array, *rows, *((positions, slots) if self._admissions_to_host else ())]
         pending = PendingGroup(self, group, (positions, slots), session.download_later(told))
         self._cached.used += len(positions)  # at most; put right when the plan is known
         self._unsettled.append(_Unsettled(pending, len(positions), self._cached.entries))

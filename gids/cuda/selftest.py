@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +17,23 @@ import torch
 from torch import Tensor
 
 import gids
-from gids._native import DType, NvmeStubDrive, ThreadPool, damp_ranks, gather_rows, push_ranks
+from gids._native import DType, NvmeFileMap, NvmeStubDrive, ThreadPool, damp_ranks, gather_rows, push_ranks
 from gids.cuda.compile import compile_kernels
-from gids.cuda.nvme_queues import READ
+from gids.cuda.nvme import GroupCommands, TablePlan
+from gids.cuda.nvme_queues import OUTCOME_WORDS, READ, zeros
 from gids.cuda.pages import RegisteredPages
 from gids.cuda.passes import exclusive_scan, full, sort_pairs
 from gids.cuda.pinned import host_array
 from gids.cuda.planner import CudaPlanner, plan_to_host
-from gids.cuda.sampling import CudaNeighborSampler, CudaSampler, PinnedTopology, as_numpy, device_sampler
+from gids.cuda.sampling import (
+    CudaLaborSampler,
+    CudaNeighborSampler,
+    CudaSampler,
+    PinnedTopology,
+    as_numpy,
+    device_sampler,
+)
+from gids.cuda.sampling.topology import DeviceMemory, lists_bytes_of
 from gids.cuda.session import Argument, CudaDevice, CudaSession, Session, open_device
 from gids.cuda.store import CudaTableStore
 from gids.errors import GidsError
@@ -45,7 +54,7 @@ from gids.sampling import (
 from gids.sampling.sampler import Sampler
 from gids.storage.options import StorageOptions
 from gids.storage.reader import engine_availability
-from gids.table import DTYPES
+from gids.table import DTYPES, RowTable, Stripe
 from gids.tiers.host_buffer import HostRows
 from gids.tiers.plan import Planner
 from gids.tiers.policies import POLICIES
@@ -145,17 +154,25 @@ def _random_topology() -> Topology:
 
 
 def _compare_samples(
-    session: Session, samplers: list[tuple[Sampler, CudaSampler]], pairs: EdgeSeeds | None = None
+    session: Session,
+    samplers: list[tuple[Sampler, CudaSampler]],
+    pairs: EdgeSeeds | None = None,
+    held_lists: float | None = None,
 ) -> int:
-    """Sample with the CPU and the device, from nodes or from pairs; gives the number of edges compared."""
+    """Sample with the CPU and the device, from nodes or from pairs; returns the number of edges compared.
+
+    Of neighbour lists the device holds the share ``held_lists``; None: neither lists nor offsets.
+    """
     topology = _random_topology()
-    pinned = PinnedTopology(topology, session)
+    pinned = read = PinnedTopology(topology, session)
+    if held_lists is not None:
+        read = pinned.held_by(cast(DeviceMemory, session), int(held_lists * lists_bytes_of(topology)))
     nodes, key = torch.tensor([3, 1, 0, 77, 3, 399]), SampleKey(5, 1, 2)
     edges = 0
     try:
         for sampler, device in samplers:
             placed = {"paper": session.upload(nodes.numpy())} if pairs is None else pairs
-            got = as_numpy(session, device.sample(session, pinned, placed, key))
+            got = as_numpy(session, device.sample(session, read, placed, key))
             cpu = sampler.sample(topology, {"paper": nodes} if pairs is None else pairs, key)
             if cpu.edges is not None:
                 for field, expected in vars(cpu.edges).items():
@@ -181,7 +198,12 @@ def check_sampling(session: Session) -> str:
         for fanouts, replace in (([4, 5], False), ([6, -1], False), ([3, 3], True)):
             sampler = NeighborSampler(fanouts, replace=replace, edge_ids=True)
             samplers.append((sampler, CudaNeighborSampler(sampler, lanes)))
-    return f"{_compare_samples(session, samplers):,} edges in {len(samplers)} samples of a heterograph"
+    edges = _compare_samples(session, samplers)
+    plain, labor = NeighborSampler([4, -1]), LaborSampler([3, 4])
+    few: list[tuple[Sampler, CudaSampler]] = [(plain, CudaNeighborSampler(plain)), (labor, CudaLaborSampler(labor))]
+    for share in (0.5, 1.0):
+        edges += _compare_samples(session, few, held_lists=share)
+    return f"{edges:,} edges in {len(samplers) + 2 * len(few)} samples of a heterograph"
 
 
 def check_layers(session: Session) -> str:
@@ -339,6 +361,38 @@ def _map_in_place(session: Any, address: int, count: int) -> RegisteredPages:
     return RegisteredPages(device, address, count)
 
 
+def check_nvme_plan(session: Session) -> str:
+    """Turn rows of a striped file into commands, and take the rows out of what such commands would bring."""
+    rng = np.random.default_rng(7)
+    rows, row_bytes, unit = 700, 300, 4096
+    content = rng.integers(0, 256, -(-rows * row_bytes // unit) * unit, dtype=np.uint8)
+    table = RowTable("rows", "uint8", row_bytes, rows, row_bytes, (Stripe(Path("rows"), 0, rows),), rows)
+    columns = [(0, 0, 1), (8 * unit, 1, 1)]
+    drives = [np.zeros(len(content) + 8 * unit, np.uint8) for _ in columns]
+    for number, at in enumerate(range(0, len(content), unit)):
+        begin = columns[number % 2][0] + number // 2 * unit
+        drives[number % 2][begin : begin + unit] = content[at : at + unit]
+    part_bytes = 8 * unit
+    plan = TablePlan(
+        session, table, [NvmeFileMap(columns, unit, len(content))], [[(1, 9)], [(1, 9)]],
+        block_bytes=512, gap_bytes=1024, max_bytes=4 * 512, part_bytes=part_bytes,
+    )  # fmt: skip
+    wanted = np.sort(rng.permutation(rows)[:260])
+    commands = GroupCommands(session, plan, session.upload(wanted), first_part=1)
+    reads, ranges = session.download(commands.reads).view(READ), session.download(commands.ranges)
+    out = session.empty((len(wanted), row_bytes), np.uint8)
+    for number in range(commands.rounds):
+        staging = np.zeros(2 * part_bytes, np.uint8)
+        for read in reads[ranges[number] : ranges[number + 1]]:
+            at, size = int(read["lba"]) * 512, int(read["bytes"])
+            staging[int(read["offset"]) :][:size] = drives[int(read["drive"])][at : at + size]
+        memory = session.upload(staging)
+        commands.unpack(session, number, memory.pointer, out)
+        session.download(full(session, 1, 0))  # the memory goes
+    _same(session.download(out), content[: rows * row_bytes].reshape(rows, -1)[wanted], "rows out of commands")
+    return f"{len(wanted)} rows by {commands.count} commands in {commands.rounds} rounds"
+
+
 def check_nvme(session: Session) -> str:
     """Drive the queue pair against a drive made of host memory, which a thread plays."""
     count, block = 600, 512
@@ -353,14 +407,11 @@ def check_nvme(session: Session) -> str:
         reads["lba"] = np.random.default_rng(6).integers(0, 1 << 40, count)
         reads["offset"], reads["blocks"], reads["bytes"] = np.arange(count) * 3 * block, 3, 3 * block
         reads["nsid"] = 1
-        results, unsettled = session.empty(count, np.uint32), session.empty(1, np.uint32)
-        session.fill(results, 0)
-        session.fill(unsettled, 0)
-        arguments = (np.uint64(stub.refs), session.upload(reads.view(np.uint8)), results, np.uint32(count))
-        patience = np.uint64(60e9)
-        session.launch("nvme_submit", count // 32 + 1, *arguments, patience, lanes=32)
-        session.launch("nvme_poll", count // 32 + 1, *arguments, patience, unsettled, lanes=32)
-        settled, left = session.download(results), int(session.download(unsettled)[0])
+        results, outcome, drives = zeros(session, count), zeros(session, OUTCOME_WORDS), np.uint64(stub.refs)
+        arguments = (session.upload(reads.view(np.uint8)), results, None, np.uint32(count), np.uint64(60e9))
+        session.launch("nvme_submit", count // 32 + 1, drives, *arguments, lanes=32)
+        session.launch("nvme_poll", count // 32 + 2, drives, np.uint32(1), *arguments, outcome, lanes=32)
+        settled, left = session.download(results), int(session.download(outcome)[0])
         wrong = stub.stop()
         if left or wrong or (settled != 1 << 31).any():
             raise GidsError(
@@ -387,6 +438,7 @@ KERNEL_CHECKS: dict[str, Callable[[Session], str]] = {
     "cache planning": check_planning,
     "gather and conversion": check_gather,
     "reverse PageRank": check_rank,
+    "NVMe commands of rows": check_nvme_plan,
     "NVMe queue pair": check_nvme,
 }
 

@@ -32,7 +32,7 @@ FEATURES = (
     Feature("prefix sum, compaction, stable sort", ("scan_", "compact_", "radix_"), "kernels: prefix sum and sort"),
     Feature(
         "neighbour sampling over pinned topology (UVA)",
-        ("count_edges", "choose_edges_", "gather_neighbors_"),
+        ("count_edges", "choose_edges_", "gather_neighbors_", "hold_neighbors_"),
         "kernels: neighbour sampling",
     ),
     Feature("weighted sampling", ("count_weighted", "choose_weighted_", "choose_labor_"), "kernels: weights, LADIES, ShaDow"),
@@ -52,7 +52,12 @@ FEATURES = (
     Feature("sieve policy", ("sieve_",), "kernels: cache planning"),
     Feature("gather with dtype conversion, admission", ("gather_rows_", "admit_", "resolve_", "widen_", "unpack_"), "kernels: gather and conversion"),
     Feature("reverse PageRank", ("push_ranks_", "damp_"), "kernels: reverse PageRank"),
-    Feature("NVMe queue pair driven from the GPU", ("nvme_",), "kernels: NVMe queue pair"),
+    Feature("NVMe queue pair driven from the GPU", ("nvme_submit", "nvme_poll"), "kernels: NVMe queue pair"),
+    Feature(
+        "NVMe commands made of a group's rows",
+        ("nvme_count_reads", "nvme_place_reads", "nvme_split_reads", "nvme_unpack_rows"),
+        "kernels: NVMe commands of rows",
+    ),
     Feature("storage: pinned staging and async copy", (), "storage: uring"),
     Feature("storage: gds through kvikio", (), "storage: gds"),
     Feature("storage: gds straight to cache slots", (), "storage: gds, straight to cache slots"),

@@ -17,6 +17,7 @@ import torch
 from gids.cuda.arena import SlotArena
 from gids.cuda.array import DeviceArray
 from gids.cuda.device_reader import DeviceRead, DeviceReader, Ints
+from gids.cuda.nvme import NvmeDeviceReader, NvmeRead
 from gids.cuda.pinned import HostArray, host_array
 from gids.cuda.planner import CudaPlanner, DeviceBatchPlan, DeviceGroupPlan, PendingGroup
 from gids.cuda.session import CudaSession
@@ -72,7 +73,7 @@ class DeviceTicket:
         self.next_batch = 0
         self.underway = False  # whether the reads have begun, or will when the plan is there
         self._store = store
-        self._read: StagedRead | DeviceRead | None = None
+        self._read: StagedRead | DeviceRead | NvmeRead | None = None
         self._error: BaseException | None = None
         self._begun = False  # whether all reads were asked for
         self._drawn = 0  # bytes of the group account
@@ -106,7 +107,7 @@ class DeviceTicket:
         """Wait for the plan and for memory, and begin to read; called on the store's thread."""
         store = self._store
         try:
-            size_bytes = len(self.plan.disk_rows) * store.table.row_bytes
+            size_bytes = self.plan.num_disk_rows * store.table.row_bytes
             store.group_account.draw(size_bytes)
             with self._lock:
                 self._drawn = size_bytes
@@ -121,21 +122,25 @@ class DeviceTicket:
         if failed:
             self.give_back()
 
-    def _submit(self) -> StagedRead | DeviceRead | None:
-        store, rows = self._store, self.plan.disk_rows
+    def _submit(self) -> StagedRead | DeviceRead | NvmeRead | None:
+        store, plan = self._store, self.plan
         store.fetch.enter()
-        if not len(rows):
+        if not plan.num_disk_rows:
             self.buffer = store.fetch.empty(0, np.uint8)
             return None
         if isinstance(store.reader, DeviceReader):
             return self._submit_to_slots(store.reader)
+        self.buffer = store.buffers.empty(plan.num_disk_rows * store.table.row_bytes, np.uint8)
+        if isinstance(store.reader, NvmeDeviceReader):
+            return store.reader.submit(plan.device_rows, self.buffer)
         assert store.staged is not None
-        self.buffer = store.staged_session.empty(len(rows) * store.table.row_bytes, np.uint8)
-        return store.staged.submit(rows, self.buffer)
+        assert plan.disk_rows is not None
+        return store.staged.submit(plan.disk_rows, self.buffer)
 
     def _submit_to_slots(self, reader: DeviceReader) -> DeviceRead:
         store, arena = self._store, self._store.arena
         assert arena is not None
+        assert self.plan.disk_rows is not None
         prepared = reader.prepare(self.plan.disk_rows)
         places = arena.take(prepared)
         outside = np.flatnonzero(places < 0)  # the group is larger than was expected
@@ -195,9 +200,9 @@ class DeviceTicket:
 class CudaTableStore:
     """Cache in device memory, host buffer pinned, groups read by ``gds``, by ``nvme``, or through pinned staging.
 
-    See :class:`gids.tiers.contract.Store`. Readers that write to device memory read rows to where they stay: cache and
-    groups share the slots of an arena, and the cache takes rows over without a copy. What comes through pinned staging
-    is copied to a buffer, and what the cache takes in of it is copied to its slots.
+    See :class:`gids.tiers.contract.Store`. ``gds`` reads rows to where they stay: cache and groups share the slots of an
+    arena, and the cache takes rows over without a copy. What comes through pinned memory goes to a buffer, and what the
+    cache takes in of it is copied to its slots.
 
     Parameters
     ----------
@@ -224,7 +229,7 @@ class CudaTableStore:
     def __init__(
         self,
         table: RowTable,
-        reader: RowReader | DeviceReader,
+        reader: RowReader | DeviceReader | NvmeDeviceReader,
         plan_session: CudaSession,
         fetch_session: CudaSession,
         *,
@@ -253,6 +258,7 @@ class CudaTableStore:
             host=None if host_buffer is None else host_buffer.index,
             popularity=popularity,
             seed=seed,
+            rows_to_host=not isinstance(reader, NvmeDeviceReader),
             admissions_to_host=isinstance(reader, DeviceReader),
         )
         self.host_buffer: HostBuffer | None = None
@@ -269,8 +275,11 @@ class CudaTableStore:
             self._cache = self.arena.values
         else:
             self._cache = fetch_session.empty(self.planner.capacity * table.row_bytes, np.uint8)
-            self.staged_session = CudaSession(fetch_session.device, fetch_session.budget)
-            self.staged = StagedReader(table, reader, self.staged_session, staging_bytes, pin)
+            if isinstance(reader, NvmeDeviceReader):
+                self.buffers = reader.unpacking
+            else:
+                self.buffers = CudaSession(fetch_session.device, fetch_session.budget)
+                self.staged = StagedReader(table, reader, self.buffers, staging_bytes, pin)
         self._bad = fetch_session.empty(1, np.uint32)
         fetch_session.fill(self._bad, 0)
         self._lanes = 32 if table.row_bytes >= 64 else 8
@@ -386,7 +395,7 @@ class CudaTableStore:
             cache_rows, location = self.arena.rows, session.empty(count, np.int64)
             session.launch(
                 "resolve_places", count, batch.location, np.int64(count), np.int64(plan.capacity),
-                np.int64(plan.host_rows), np.int64(len(plan.disk_rows)), self.arena.place, ticket.device_places,
+                np.int64(plan.host_rows), np.int64(plan.num_disk_rows), self.arena.place, ticket.device_places,
                 np.int64(self.arena.rows), location,
             )  # fmt: skip
         session.launch(
@@ -473,7 +482,7 @@ class CudaTableStore:
         try:
             if self.staged is not None:
                 self.staged.close()
-                self.staged_session.close()
+                self.buffers.close()
             self.fetch.enter()
             wrong = bool(self.fetch.download(self._bad)[0])
         finally:

@@ -158,11 +158,14 @@ class EpochLoader(Generic[B]):
         runtime = self._open()
         memory, pace = runtime.backend.memory, runtime.backend.pace
         if device_bytes is not None:
-            from gids.cuda.backend import cuda_pace, offsets_bytes
+            from gids.cuda.backend import cuda_pace, held_bytes
 
             topology, sampler = (getattr(runtime.feed, name, None) for name in ("topology", "sampler"))
-            held = 0 if topology is None else offsets_bytes(topology, sampler, device_bytes)
-            memory, pace = Memory(memory.host, device_bytes - held), cuda_pace(self.options.pipeline)
+            held = 0 if topology is None else held_bytes(topology, sampler, device_bytes).total
+            memory, pace = (
+                Memory(memory.host, device_bytes - held),
+                cuda_pace(self.options.pipeline, self.options.reading),
+            )
         first = runtime.feed.first()
         if first is None:
             raise ConfigError("the division can be foreseen only with a sampler of gids (got one of a framework)")

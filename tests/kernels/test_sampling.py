@@ -13,6 +13,7 @@ from gids.cuda.sampling import (
     device_sampler,
 )
 from gids.cuda.sampling.counts import Counts
+from gids.cuda.sampling.topology import lists_bytes_of
 from gids.errors import ConfigError
 from gids.sampling import (
     EdgeSeeds,
@@ -98,6 +99,41 @@ def test_heterogeneous_with_edge_ids(session):
         key,
     )
     assert_same(session, device, sampler.sample(topology, {k: torch.from_numpy(v) for k, v in seeds.items()}, key))
+
+
+@pytest.mark.parametrize(
+    ("share", "index_dtype", "sampler"),
+    [
+        (0.4, np.int32, NeighborSampler([3, 4])),
+        (0.4, np.int64, NeighborSampler([3, -1])),
+        (0.4, np.int32, LaborSampler([3, 4])),
+        (1.0, np.int32, NeighborSampler([3, 4])),
+    ],
+)
+def test_lists_that_the_device_holds_are_read_there(session, share, index_dtype, sampler):
+    topology = random_topology(3, index_dtype=index_dtype)
+    ((etype, relation),) = topology.relations.items()
+    pinned, everything = PinnedTopology(topology, session), lists_bytes_of(topology)
+    read = pinned.held_by(session, int(share * everything))
+    seeds, key = np.arange(100, 160), SampleKey(11, 2, 5)
+    expected = sampler.sample(topology, torch.from_numpy(seeds), key)
+    held, per_piece = read.relations[etype].held, 64 // np.dtype(index_dtype).itemsize
+    if share == 1:
+        assert held is None
+        relation.indices[:] = 0  # the device has all of it
+    else:
+        assert everything / 8 < held.values.nbytes + held.pieces.nbytes <= share * everything
+        for piece in held_pieces(session.download(held.pieces)):
+            relation.indices[piece * per_piece : (piece + 1) * per_piece] = 0
+    device = device_sampler(sampler).sample(session, read, {"_N": session.upload(seeds)}, key)
+    assert_same(session, device, expected)
+
+
+def held_pieces(words):
+    bits, before = words.reshape(-1, 2).T
+    flags = np.unpackbits(np.ascontiguousarray(bits).view(np.uint8), bitorder="little").reshape(-1, 64)
+    assert (before == np.concatenate([[0], np.cumsum(flags.sum(axis=1))])[:-1]).all()
+    return np.flatnonzero(flags)
 
 
 @pytest.mark.parametrize(

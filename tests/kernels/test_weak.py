@@ -53,12 +53,12 @@ def broken(tmp_path, change):
 def lost_reads(machine, host, seed, timeout_ns):
     """Submit 200 reads from four warps and poll for them; return how many were never answered."""
     drive = stub(host, depth=64, ids=40)
-    reads, results, unsettled = make_reads(200), np.zeros(200, np.uint32), np.zeros(1, np.uint32)
-    pointers = [drive.address, np.uint64(reads.ctypes.data), np.uint64(results.ctypes.data), np.uint32(200)]
-    machine.launch("nvme_submit", 1, 128, *pointers, np.uint64(timeout_ns), seed=seed)
-    machine.launch("nvme_poll", 1, 128, *pointers, np.uint64(timeout_ns), unsettled, seed=seed)
+    reads, results, outcome = make_reads(200), np.zeros(200, np.uint32), np.zeros(4, np.uint32)
+    set_of_reads = (np.uint64(reads.ctypes.data), np.uint64(results.ctypes.data), 200, timeout_ns)
+    machine.launch("nvme_submit", 1, 128, *drive.submits(*set_of_reads), seed=seed)
+    machine.launch("nvme_poll", 1, 128, *drive.polls(*set_of_reads, outcome), seed=seed)
     lost = int((results & ~np.uint32(0x7FFF) != SETTLED).sum())
-    assert (lost == 0) == (unsettled[0] == 0 and (results >> 16 == SETTLED >> 16).all())
+    assert (lost == 0) == (outcome[0] == 0 and (results >> 16 == SETTLED >> 16).all())
     drive.stop()
     return lost
 

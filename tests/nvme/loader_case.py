@@ -92,18 +92,17 @@ with Machine([[image] for image in images]) as machine, Drives([machine.open(i, 
 # A consumer that comes back late: answers are taken meanwhile, so nothing looks like a drive that does not answer.
 with Machine([[image] for image in images]) as machine, Drives([machine.open(i, pairs=8) for i in range(2)]) as drives:
     drives._set.add_extents(str(path), len(extents) * PIECE, extents)
-    begun, submit = [], DeviceQueues.submit
+    begun, begin = [], DeviceQueues.begin
 
-    def noted(*arguments, **more):
-        reads = submit(*arguments, **more)
-        begun.append(reads.kernels)
-        return reads
+    def noted(queues):
+        begun.append(begin(queues))
+        return begun[-1]
 
-    DeviceQueues.submit = noted
+    DeviceQueues.begin = noted
     with load(storage=GPU, **device) as loader:
         batches = iter(loader)
         got, deadline = [next(batches)], time.monotonic() + 60
-        DeviceQueues.submit = submit
+        DeviceQueues.begin = begin
         while begun:
             assert time.monotonic() < deadline, "answers wait for a consumer"
             if begun[-1].has_ended:

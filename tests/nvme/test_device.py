@@ -164,8 +164,8 @@ def test_the_real_cuda_session_drives_the_queues(tmp_path):
     """CUDA bindings, NVRTC's module and registered memory, with the stand-in for the driver library."""
     (tmp_path / "image").write_bytes(np.random.default_rng(3).bytes(2 << 20))
     first, ended, refused, last = run_on_standin("driver_case.py", tmp_path / "image")
-    # Table, data, and for each of two pairs its state and rings; the doorbells are on pages of their own.
-    assert int(first.split()[1]) >= 7
+    # Data, and for each of two pairs its rings and what the watchdog sees; the doorbells are on pages of their own.
+    assert int(first.split()[1]) >= 6
     assert "data goes through pinned host memory" in first
     assert ended == "ended"
     assert "must carry compare-and-swap of 32 bits (cuDeviceGetHostAtomicCapabilities: capabilities 0x0)" in refused

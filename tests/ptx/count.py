@@ -137,12 +137,13 @@ def drive_reads(session: CountingSession, machine: PtxMachine, count: int) -> No
     reads["lba"] = np.arange(count) * 97  # none of which the drive refuses
     for region in drive.regions():
         machine.region(*region)
-    results, unsettled = session.upload(np.zeros(count, np.uint32)), session.upload(np.zeros(1, np.uint32))
-    arguments = (drive.address, session.upload(reads.view(np.uint8)), results, np.uint32(count), np.uint64(60e9))
-    session.launch("nvme_submit", count, *arguments, blocks=-(-count // BLOCK_THREADS))
+    results, outcome = session.upload(np.zeros(count, np.uint32)), session.upload(np.zeros(4, np.uint32))
+    set_of_reads = (session.upload(reads.view(np.uint8)), results, count, 60e9)
+    session.launch("nvme_submit", count, *drive.submits(*set_of_reads), blocks=-(-count // BLOCK_THREADS))
     drive.answer()
-    session.launch("nvme_poll", count, *arguments, unsettled, blocks=-(-count // BLOCK_THREADS))
-    assert session.download(unsettled)[0] == 0
+    blocks = -(-(count + 32 * drive.queues) // BLOCK_THREADS)
+    session.launch("nvme_poll", count, *drive.polls(*set_of_reads, outcome), blocks=blocks)
+    assert (session.download(outcome)[:2] == 0).all()
     assert (session.download(results) == 1 << 31).all()
     machine.forget_regions()
     assert drive.stop() == {"violations": 0, "stray": 0, "commands": count}

@@ -15,7 +15,14 @@ from pathlib import Path
 #: Entry points whose memory a drive or the host writes while they run.
 SHARED_WITH_DRIVES = ("nvme_submit", "nvme_poll")
 #: Entry points that move whole rows: they must have a path of 16 bytes a lane, for loads and for stores.
-ROW_MOVERS = ("gather_rows_8", "gather_rows_32", "admit_rows_8", "admit_rows_32", "unpack_pieces")
+ROW_MOVERS = (
+    "gather_rows_8",
+    "gather_rows_32",
+    "admit_rows_8",
+    "admit_rows_32",
+    "unpack_pieces",
+    "nvme_unpack_rows",
+)
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def test_parameters_lie_where_the_ptx_says():
         parameters=parameters)  # fmt: skip
     assert out[0] == (1 << 40) + 123
     machine = PtxMachine()
-    assert machine.argument_sizes("nvme_poll") == [8, 8, 8, 4, 8, 8]
+    assert machine.argument_sizes("nvme_poll") == [8, 4, 8, 8, 8, 4, 8, 8]
 
 
 def test_shuffles_of_every_kind_and_votes():

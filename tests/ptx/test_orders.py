@@ -27,19 +27,19 @@ def text():
 def complaint(text, host, seed, shape):
     """Let four warps queue reads while others drain, and poll for the rest; return what the machine says of it."""
     machine, drive = PtxMachine(text, races=True), stub(host, **shape)
-    reads, results, unsettled = make_reads(READS), np.zeros(READS, np.uint32), np.zeros(1, np.uint32)
-    pointers = [drive.address, np.uint64(reads.ctypes.data), np.uint64(results.ctypes.data), np.uint32(READS)]
+    reads, results, outcome = make_reads(READS), np.zeros(READS, np.uint32), np.zeros(4, np.uint32)
+    set_of_reads = (np.uint64(reads.ctypes.data), np.uint64(results.ctypes.data), READS, 60e9)
     try:
         for region in drive.regions():
             machine.region(*region)
-        machine.launch("nvme_submit", 1, 128, *pointers, np.uint64(60e9), seed=seed)
-        machine.launch("nvme_poll", 1, 128, *pointers, np.uint64(60e9), unsettled, seed=seed)
+        machine.launch("nvme_submit", 1, 128, *drive.submits(*set_of_reads), seed=seed)
+        machine.launch("nvme_poll", 1, 128, *drive.polls(*set_of_reads, outcome), seed=seed)
     except LaunchError as error:
         return str(error)
     finally:
         machine.forget_regions()
         drive.stop()
-    return "a read is lost" if unsettled[0] or (results >> 16 != 1 << 15).any() else ""
+    return "a read is lost" if outcome[0] or (results >> 16 != 1 << 15).any() else ""
 
 
 def found(text, host):

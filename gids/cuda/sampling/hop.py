@@ -84,6 +84,7 @@ class Hop:
         self._session, self._etype, self._counts, self._excluded = session, etype, counts, excluded
         self._uncounted_edges, self._topology = uncounted_edges, topology
         self._relation = topology.relations[etype]
+        self._index_bits = 8 * self._relation.indices.array.dtype.itemsize
         self._num_src, self._num_dst = (topology.topology.num_nodes[etype[end]] for end in (0, 2))
         self._origins = topology.origins.get(etype[2])
         self._bad = counts.new(1)
@@ -134,9 +135,8 @@ class Hop:
         factors = relation.weights.array if weighted and relation.weights is not None else None
         by_node = (num_dst.array, chosen.first, chosen.degree)
         if labor is not None:
-            indices = relation.indices.array
             session.launch(
-                f"choose_labor_edges_{8 * indices.dtype.itemsize}", num_dst.bound, *labor, indices, factors, *by_node,
+                f"choose_labor_edges_{self._index_bits}", num_dst.bound, *labor, *relation.neighbors, factors, *by_node,
                 chosen.positive, *chosen.numbers, begins, session.empty(bound, np.float64), positions, lanes=8,
             )  # fmt: skip
         elif weighted:
@@ -181,15 +181,15 @@ class Hop:
 
     def _resolve(self, edges: DeviceEdges, numbers: NodeNumbers | None) -> DeviceArray | None:
         """Find the sources of edges, and number them."""
-        session, indices, bound = self._session, self._relation.indices.array, edges.count.bound
+        session, bound = self._session, edges.count.bound
         if bound == 0:
             return None if numbers is None else session.empty(0, np.int64)
         insertion: tuple[Argument, ...] = (None, None, np.int32(0), np.int64(0), None, None, None, None)
         if numbers is not None:
             insertion, slots = numbers.insertion(edges.count)
         session.launch(
-            f"gather_neighbors_{8 * indices.dtype.itemsize}", bound, indices, edges.positions, edges.count.array,
-            np.int64(self._num_src), edges.src, self._bad.flag, *insertion,
+            f"gather_neighbors_{self._index_bits}", bound, *self._relation.neighbors, edges.positions,
+            edges.count.array, np.int64(self._num_src), edges.src, self._bad.flag, *insertion,
         )  # fmt: skip
         return None if numbers is None else numbers.number(edges.count, slots)
 

@@ -5,16 +5,41 @@ from __future__ import annotations
 import copy
 import threading
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
+from gids import _native
 from gids.cuda.array import DeviceArray
 from gids.cuda.pinned import HostArray, host_array
-from gids.cuda.session import CudaSession, Session
-from gids.errors import ConfigError
+from gids.cuda.session import Session
+from gids.errors import ConfigError, DatasetError
+from gids.sampling.disk import pack_offsets
+from gids.sampling.lists import TYPICAL_FANOUT, TYPICAL_VISITS
 from gids.sampling.sample import EdgeType
 from gids.sampling.topology import Topology
+from gids.sampling.visits import Visits
+
+PIECE_BYTES = 64  # kPieceBytes of kernels/neighbors.cuh
+
+
+class DeviceMemory(Session, Protocol):
+    """A session that gives memory of its own, which no pool takes back; :class:`gids.cuda.session.CudaSession` does."""
+
+    def reserve(self, count: int, align: int) -> DeviceArray:
+        """Return so many bytes, at a multiple of ``align``."""
+
+    def synchronize(self) -> None:
+        """Wait until what was queued is done."""
+
+
+@dataclass(frozen=True)
+class HeldLists:
+    """The pieces of a relation's neighbour lists that are in device memory; see kernels/neighbors.cuh."""
+
+    pieces: DeviceArray  # words of HeldPieces
+    values: DeviceArray
 
 
 @dataclass(frozen=True)
@@ -25,6 +50,12 @@ class PinnedRelation:
     indices: HostArray
     edge_ids: HostArray | None
     weights: HostArray | None
+    held: HeldLists | None = None
+
+    @property
+    def neighbors(self) -> tuple[DeviceArray, DeviceArray | None, DeviceArray | None]:
+        """Sources by edge position, as kernels take them."""
+        return self.indices.array, *((None, None) if self.held is None else (self.held.pieces, self.held.values))
 
 
 def _in_memory(values: Any, name: str) -> npt.NDArray[Any]:
@@ -76,13 +107,30 @@ class PinnedTopology:
                 else host_array(session, _in_memory(relation.weights, f"weights of {name}"), f"weights of {name}"),
             )
 
-    def with_offsets_in(self, session: CudaSession) -> PinnedTopology:
-        """Return the same with the offsets of its lists in the device's memory, which is freed with the last use. Waits."""
+    def held_by(self, session: DeviceMemory, lists_bytes: int) -> PinnedTopology:
+        """Return the same with a part in the device's memory, which is freed with the last use. Waits.
+
+        Parameters
+        ----------
+        session : DeviceMemory
+            Of the device.
+        lists_bytes : int
+            Memory for neighbour lists: all of them where they fit, else those that sampling reads most from. Offsets are
+            held whole.
+        """
         held = copy.copy(self)
-        held.relations = {
-            etype: replace(relation, indptr=_Held(session, relation.indptr.array))
-            for etype, relation in self.relations.items()
-        }
+        total = lists_bytes_of(self.topology)
+        visits = None if lists_bytes >= total or not lists_bytes else _expected_visits(self.topology)
+        held.relations = {}
+        for etype, relation in self.relations.items():
+            part = replace(relation, indptr=_Held(session, relation.indptr.array))
+            if lists_bytes >= total:
+                part = replace(part, indices=_Held(session, relation.indices.array))
+            elif visits is not None:
+                share = lists_bytes * relation.indices.array.nbytes // total
+                part = replace(part, held=_hold_hottest(session, self.topology, etype, part, visits[etype[2]], share))
+            held.relations[etype] = part
+        session.synchronize()
         return held
 
     def close(self) -> None:
@@ -98,14 +146,63 @@ class PinnedTopology:
 class _Held:
     """A copy of a pinned array in device memory of its own: a pool would grow by half of it whenever it grows."""
 
-    def __init__(self, session: CudaSession, pinned: DeviceArray):
+    def __init__(self, session: DeviceMemory, pinned: DeviceArray):
         memory = session.reserve(pinned.nbytes, pinned.dtype.itemsize)
-        session.copy_bytes(memory.pointer, pinned.pointer, pinned.nbytes)
-        session.synchronize()
         self.array: DeviceArray = memory.view(pinned.shape, pinned.dtype)
+        session.copy(self.array, pinned)
 
     def close(self) -> None:
         """Do nothing: the memory goes with the last array over it."""
+
+
+def lists_bytes_of(topology: Topology) -> int:
+    """Return the device memory that all neighbour lists of a topology take."""
+    lists = (_in_memory(relation.indices, "neighbours") for relation in topology.relations.values())
+    return sum(array.nbytes + array.itemsize for array in lists)  # one more, so that they can begin at a multiple of it
+
+
+def _expected_visits(topology: Topology) -> Visits:
+    """Say how often each node is reached when every node is a destination once: one pass over the edges."""
+    visits = {ntype: np.zeros(count, np.float32) for ntype, count in topology.num_nodes.items()}
+    for etype, relation in topology.relations.items():
+        indices = _in_memory(relation.indices, f"neighbours of {etype[1]}")
+        try:
+            _native.count_visits(_packed(topology, etype), 0, indices, TYPICAL_FANOUT, visits[etype[0]])
+        except DatasetError as error:
+            raise DatasetError(f"indices of {etype[1]}: {error}") from error
+    return visits
+
+
+def _packed(topology: Topology, etype: EdgeType) -> _native.PackedOffsets:
+    relation = topology.relations[etype]
+    return relation.packed or pack_offsets(relation.indptr, topology.num_nodes[etype[2]], etype[1])
+
+
+def _hold_hottest(
+    session: DeviceMemory,
+    topology: Topology,
+    etype: EdgeType,
+    relation: PinnedRelation,
+    visits: npt.NDArray[np.float32],
+    count: int,
+) -> HeldLists | None:
+    """Copy the lists that are worth most to ``count`` bytes of the device, the table that finds them included."""
+    indices = relation.indices.array
+    words = _native.hold_pieces(
+        _packed(topology, etype), visits, TYPICAL_VISITS, TYPICAL_FANOUT, indices.dtype.itemsize,
+        count - 2 * PIECE_BYTES,  # to align table and values
+    )  # fmt: skip
+    pieces = int(words[-2]).bit_count() + int(words[-1]) if len(words) else 0
+    if not pieces:
+        return None
+    table = session.reserve(words.nbytes, PIECE_BYTES).view(words.shape, words.dtype)
+    session.copy(table, session.upload(words))
+    values = session.reserve(pieces * PIECE_BYTES, PIECE_BYTES)
+    values = values.view((pieces * PIECE_BYTES // indices.dtype.itemsize,), indices.dtype)
+    session.launch(
+        f"hold_neighbors_{8 * indices.dtype.itemsize}", len(indices), indices, np.int64(len(indices)), table, values
+    )
+    return HeldLists(table, values)
 
 
 _users: dict[int, list[PinnedTopology]] = {}  # id of a topology -> its pinning, once per user; guarded by _users_lock

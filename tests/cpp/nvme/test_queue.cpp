@@ -98,7 +98,7 @@ TEST_CASE("reads that break the queue's rules never reach the ring") {
     CHECK(outcome(read_of(0, (1 << 20) - 4, 1)) == Enqueue::kInvalid);  // past the region
     CHECK(outcome(read_of(0, ~uint64_t{3}, 1)) == Enqueue::kInvalid);   // wraps around
     CHECK(enqueue(kSerial, q, false, read_of(0, 0, 1), 0, 0) == Enqueue::kIdle);
-    q.control->closed = 1;
+    q.shared->closed = 1;
     CHECK(outcome(read_of(0, 0, 1)) == Enqueue::kClosed);
     CHECK(q.control->next_ticket == 0);
 }
@@ -130,7 +130,7 @@ TEST_CASE("a queue takes exactly `ids` commands, for every depth, and wraps many
             CHECK(answered == next);
             CHECK(stub.commands == next);
             CHECK(stub.violations.empty());
-            CHECK(q.control->spurious == 0);
+            CHECK(q.shared->spurious == 0);
         }
     }
 }
@@ -212,7 +212,7 @@ TEST_CASE("a poisoned id is not used again, and its late answer is only counted"
     CHECK_FALSE(poison(q, 1, word));
     stub.step();
     CHECK(drain_all(q).size() == 2);
-    CHECK(q.control->late == 1);
+    CHECK(q.shared->late == 1);
     for (int lap = 0; lap < 5; ++lap) {
         CHECK(enqueue(kSerial, q, true, read_of(0, 0, 1), 0, 0) == Enqueue::kDone);
         CHECK(enqueue(kSerial, q, true, read_of(0, 0, 1), 0, 0) == Enqueue::kDone);
@@ -250,7 +250,7 @@ TEST_CASE("answers nobody asked for are counted and followed nowhere") {
     stub.post(5, 0);            // not in flight
     stub.post(0xffff, 0x3fff);  // all ones: no such id
     CHECK(drain_all(q).empty());
-    CHECK(q.control->spurious == 2);
+    CHECK(q.shared->spurious == 2);
     REQUIRE(enqueue(kSerial, q, true, read_of(9, 0, 1), 77, 0) == Enqueue::kDone);
     ring(kSerial, q, 1);
     stub.step();
@@ -304,19 +304,23 @@ void run_threads(uint32_t workers, uint32_t queues, uint32_t count, const StubOp
         });
     std::atomic<uint32_t> complete{0};
     std::vector<std::thread> submitters;
-    for (uint32_t w = 0; w < workers; ++w)
+    Outcome outcome{};
+    for (uint32_t w = 0; w < workers + queues; ++w)  // a worker for each queue, and those that wait
         submitters.emplace_back([&, w] {
-            submit_reads(kSerial, &drive, set, w, workers, HostClock{}, 60'000'000'000ull);
-            if (poll_reads(kSerial, &drive, set, w, workers, HostClock{}, 60'000'000'000ull)) ++complete;
+            if (w < workers) submit_reads(kSerial, &drive, set, w, workers, HostClock{}, 60'000'000'000ull);
+            if (poll_reads(kSerial, &drive, 1, set, outcome, w, workers + queues, HostClock{}, 60'000'000'000ull))
+                ++complete;
         });
     for (auto& thread : submitters) thread.join();
     stop.store(true, std::memory_order_release);
     for (auto& thread : threads) thread.join();
-    CHECK(complete == workers);
+    CHECK(complete == workers + queues);
+    CHECK(outcome.finished == workers);
+    CHECK(outcome.failed == 0);
     uint64_t commands = 0;
     for (auto& stub : stubs) {
         CHECK(stub->violations.empty());
-        CHECK(stub->queue().control->spurious == 0);
+        CHECK(stub->queue().shared->spurious == 0);
         commands += stub->commands;
     }
     CHECK(commands == count);
@@ -344,7 +348,10 @@ TEST_CASE("submitting to a drive that never answers ends at the deadline and say
     std::vector<uint32_t> results(5, 0);
     const ReadSet set{reads.data(), results.data(), 5};
     submit_reads(kSerial, &drive, set, 0, 1, HostClock{}, 1'000'000);
-    CHECK_FALSE(poll_reads(kSerial, &drive, set, 0, 1, HostClock{}, 1'000'000));
+    Outcome outcome{};
+    CHECK_FALSE(poll_reads(kSerial, &drive, 1, set, outcome, 1, 2, HostClock{}, 1'000'000));
+    CHECK(poll_reads(kSerial, &drive, 1, set, outcome, 0, 2, HostClock{}, 1'000'000));  // leaves: nobody waits any more
+    CHECK(outcome.unsettled == 1);
     CHECK(results == std::vector<uint32_t>{0, 0, 0, kSettled | kLocalDeadline, kSettled | kLocalDeadline});
 }
 

@@ -136,13 +136,27 @@ TEST_CASE("the lists that save most reads per byte are chosen") {
     // Neighbours below 2^16 take two bytes: 22 for the short lists, 10 kB for the long one, of which a batch reads
     // about one however often it comes by; two save nothing. 4096 bytes and a bit are for finding them.
     const auto chosen = [&](int64_t budget) {
-        const Array<uint64_t> words = HotRanking(packed, visits, 10, 10, 4, 1 << 16).choose(budget);
+        const Array<uint64_t> words = HotRanking(packed, visits, 10, 10, 4, ListCost::packed(1 << 16)).choose(budget);
         return words[0];
     };
     CHECK(chosen(4000) == 0);
     CHECK(chosen(4097 + 23) == 0b00010);
     CHECK(chosen(4097 + 45) == 0b00011);
     CHECK(chosen(100'000) == 0b00111);
+}
+
+TEST_CASE("pieces that a GPU holds are those of the most useful lists, in as much memory as there is") {
+    std::vector<int64_t> offsets{0};
+    for (int64_t node = 0; node < 200; ++node) offsets.push_back(offsets.back() + 16);  // four bytes each: one piece
+    const PackedOffsets packed = pack(offsets, 201);
+    std::vector<float> visits(200, 1);
+    visits[3] = visits[130] = visits[199] = 9;
+    const HotRanking ranking(packed, visits, 10, 10, 4, ListCost::pieces(4));
+    const auto chosen = [&](int64_t bytes) { return choose_pieces(ranking, packed, 4, bytes); };
+    const int64_t find = 4 * 16;  // 200 pieces, 64 an entry
+    CHECK(chosen(find + 2 * 128 + 64) == std::vector<uint64_t>{1u << 3, 0, 0, 1, 1u << 2, 1, 0, 2});
+    CHECK(chosen(find + 3 * 128) == std::vector<uint64_t>{1u << 3, 0, 0, 1, 1u << 2, 1, 1u << 7, 2});
+    CHECK(chosen(0) == std::vector<uint64_t>(8, 0));
 }
 
 TEST_CASE("the cache finds what was inserted and not yet replaced") {

@@ -80,6 +80,9 @@ def test_sectors_of_the_link_that_sampling_reads():
     timeline = clock.play([Call.parse(launch.format(name)) for name in ("gather_neighbors_32", "classify_rows")])
     assert timeline.sample_sectors == 2.0 * 1000
     assert timeline.link_bytes == 2 * 10 * timeline.sample_sectors * 32
+    held = Clock(PROFILE, {"gather_neighbors_32": counts}, Scale(10, held_neighbors=0.75))
+    timeline = held.play([Call.parse(launch.format("gather_neighbors_32"))])
+    assert (timeline.sample_sectors, timeline.link_bytes) == (0.5 * 1000, 10 * 0.5 * 1000 * 32)
 
 
 def test_a_thread_that_a_stream_tells_to_go_on_has_not_waited():
@@ -135,7 +138,10 @@ def test_both_who_submit_are_among_the_ways_and_the_machine_sets_their_limits():
     four, five = PROFILES["a100-pcie4"], PROFILES["h100-pcie5"]
     assert set(ways(large, four)) == {"uring", "gds", "nvme, submit='gpu'", "nvme, submit='cpu'"}
     assert f"the drives, by their curve ({four.name})" in ways(large, four)["nvme, submit='gpu'"]
-    assert "5.4 M rows/s in reads of 1.0 KiB (limit: commands of kernels)" in ways(small, five)["nvme, submit='gpu'"]
+    assert (
+        f"8.5 M rows/s in reads of 1.0 KiB (limit: the drives, by their curve ({five.name}"
+        in ways(small, five)["nvme, submit='gpu'"]
+    )
     assert "limit: commands of a thread" in ways(small, five)["nvme, submit='cpu'"]
     assert "limit: the link" in ways(large, replace(five, drive_bytes_s=1e12, link_bytes_s=1e10))["nvme, submit='gpu'"]
 

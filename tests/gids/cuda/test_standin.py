@@ -130,19 +130,17 @@ import numpy as np
 from gids._native import NvmeStubDrive
 from gids.cuda.pages import RegisteredPages
 from gids.cuda.session import CudaSession, open_device
-from gids.cuda.nvme_queues import READ
+from gids.cuda.nvme_queues import READ, zeros
 session = CudaSession(open_device())
 stub = NvmeStubDrive(64, 40, 1 << 20)
 pages = [RegisteredPages(session.device, address, size) for address, size in stub.regions()]
 stub.stop()  # nobody answers any more
 reads = np.zeros(4, READ)
 reads["blocks"], reads["bytes"], reads["nsid"] = 1, 512, 1
-results, unsettled = session.empty(4, np.uint32), session.empty(1, np.uint32)
-session.fill(results, 0)
-session.fill(unsettled, 0)
-arguments = (np.uint64(stub.refs), session.upload(reads.view(np.uint8)), results, np.uint32(4), np.uint64(600e9))
-session.launch("nvme_submit", 1, *arguments, lanes=32)
-session.launch("nvme_poll", 1, *arguments, unsettled, lanes=32)
+results, outcome = zeros(session, 4), zeros(session, 4)
+arguments = (session.upload(reads.view(np.uint8)), results, None, np.uint32(4), np.uint64(600e9))
+session.launch("nvme_submit", 1, np.uint64(stub.refs), *arguments, lanes=32)
+session.launch("nvme_poll", 2, np.uint64(stub.refs), np.uint32(1), *arguments, outcome, lanes=32)
 try:
     session.synchronize()
 except Exception as error:

@@ -61,6 +61,7 @@ class Drive:
         assert handle
         self.host, self.handle = host, ctypes.c_void_p(handle)
         self.address = np.uint64(host.gids_nvme_drives(self.handle))
+        self.queues = int(host.gids_nvme_queues(self.handle))
 
     def regions(self):
         """Who uses what memory while kernels run: kind, address, bytes."""
@@ -72,6 +73,16 @@ class Drive:
     def data(self, queue, size):
         pointer = self.host.gids_nvme_data(self.handle, ctypes.c_uint32(queue))
         return np.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_uint8)), (size,))
+
+    def submits(self, reads, results, count, timeout_ns):
+        """Return the arguments of nvme_submit for the first ``count`` reads."""
+        return [self.address, reads, results, None, np.uint32(count), np.uint64(timeout_ns)]
+
+    def polls(self, reads, results, count, timeout_ns, outcome):
+        """Return the arguments of nvme_poll, which takes a warp for each queue and at least one more."""
+        return [
+            self.address, np.uint32(1), reads, results, None, np.uint32(count), np.uint64(timeout_ns), outcome
+        ]  # fmt: skip
 
     def answer(self):
         """Let a drive that does not answer by itself answer everything that it was sent, on this thread."""

@@ -83,6 +83,8 @@ void* gids_nvme_qemu(const char* socket, const char* ram, int slot, uint32_t que
 
 const void* gids_nvme_drives(void* handle) { return &static_cast<Host*>(handle)->ref; }
 
+uint32_t gids_nvme_queues(void* handle) { return static_cast<Host*>(handle)->ref.num_queues; }
+
 void* gids_nvme_data(void* handle, uint32_t queue) {
     auto* host = static_cast<Host*>(handle);
     return host->data ? host->data->bytes().data() : host->stubs[queue]->data();
@@ -95,14 +97,13 @@ void gids_nvme_answer(void* handle) {
         }
 }
 
-// Tells who uses what memory of a drive while kernels run, in the words of tests/ptx/regions.hpp.
+// Tells who uses what memory of a drive while kernels run, in the words of tests/ptx/regions.hpp; what is not told, as
+// the views of the queues and what only submitters touch, is the device's.
 void gids_nvme_regions(void* handle, void (*tell)(const char* kind, uint64_t address, uint64_t bytes)) {
     auto* host = static_cast<Host*>(handle);
     const auto say = [&](const char* kind, const void* at, uint64_t bytes) {
         tell(kind, reinterpret_cast<uint64_t>(at), bytes);
     };
-    say("host", &host->ref, sizeof host->ref);
-    say("host", host->queues.data(), host->queues.size() * sizeof(QueueRef));
     for (uint32_t i = 0; i < host->queues.size(); ++i) {
         const QueueRef& q = host->queues[i];
         say("drive_reads", q.sq, q.depth * sizeof(Command));
@@ -111,10 +112,8 @@ void gids_nvme_regions(void* handle, void (*tell)(const char* kind, uint64_t add
         if (host->data == nullptr || i == 0) say("drive_data", gids_nvme_data(handle, i), q.data_bytes);
         say("mmio", q.sq_doorbell, sizeof(uint32_t));
         say("mmio", q.cq_doorbell, sizeof(uint32_t));
-        say("host", q.control, sizeof(QueueControl));
-        say("host_writes", &q.control->closed, sizeof(uint32_t));
-        say("host", q.ready, q.depth * sizeof(uint32_t));
-        say("host", q.free_ids, (q.ids + 31) / 32 * sizeof(uint32_t));
+        say("host", q.shared, sizeof(QueueShared));
+        say("host_writes", &q.shared->closed, sizeof(uint32_t));
         say("host", q.slots, q.ids * sizeof(Slot));
         // What the watchdog looks at: submitted_ns and word, side by side.
         for (uint32_t id = 0; id < q.ids; ++id)
@@ -132,7 +131,7 @@ void gids_nvme_stop(void* handle, uint64_t* out) {
         out[0] += stub->violations.size();
         out[2] += stub->commands;
     }
-    for (const QueueRef& queue : host->queues) out[1] += queue.control->spurious + queue.control->late;
+    for (const QueueRef& queue : host->queues) out[1] += queue.shared->spurious + queue.shared->late;
     for (auto& pair : host->pairs) host->drive->release_pair(pair);
     if (host->drive) host->drive->close();
 }

@@ -54,6 +54,10 @@ class SimtSession:
         memory = _Memory(max(int(np.prod(shape)) * np.dtype(dtype).itemsize, 8), self._damage)
         return DeviceArray(memory.bytes.ctypes.data, shape, dtype, memory, self)
 
+    def reserve(self, count, align):
+        assert ALIGN % align == 0
+        return self.empty(count, np.uint8)
+
     def upload(self, values):
         array = self.empty(values.shape, values.dtype)
         self._bytes(array)[:] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
