@@ -52,12 +52,7 @@ FEATURES = (
     Feature("sieve policy", ("sieve_",), "kernels: cache planning"),
     Feature("gather with dtype conversion, admission", ("gather_rows_", "admit_", "resolve_", "widen_", "unpack_"), "kernels: gather and conversion"),
     Feature("reverse PageRank", ("push_ranks_", "damp_"), "kernels: reverse PageRank"),
-    Feature("NVMe queue pair driven from the GPU", ("nvme_submit", "nvme_poll"), "kernels: NVMe queue pair"),
-    Feature(
-        "NVMe commands made of a group's rows",
-        ("nvme_count_reads", "nvme_place_reads", "nvme_split_reads", "nvme_unpack_rows"),
-        "kernels: NVMe commands of rows",
-    ),
+    Feature("NVMe queue pair driven from the GPU", ("nvme_",), "kernels: NVMe queue pair"),
     Feature("storage: pinned staging and async copy", (), "storage: uring"),
     Feature("storage: gds through kvikio", (), "storage: gds"),
     Feature("storage: gds straight to cache slots", (), "storage: gds, straight to cache slots"),

@@ -67,7 +67,7 @@ def read(session, disks, numbers, first_part=0):
         commands.unpack(session, number, staging.pointer, out)
     assert (reads["nsid"] == reads["drive"] + 1).all()
     assert (reads["blocks"] * BLOCK == reads["bytes"]).all()
-    assert reads["bytes"].max() <= disks.limits["max_bytes"]
+    assert reads["bytes"].max(initial=0) <= disks.limits["max_bytes"]
     return reads, session.download(out)
 
 
