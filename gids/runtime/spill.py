@@ -61,7 +61,8 @@ class SpillFile:
             raise StorageError(
                 "opening a file to spill to failed", os.fspath(directory), 0, 0, error.errno or 0
             ) from error
-        self._outstanding: deque[tuple[int, int]] = deque()  # (offset, length), oldest first; they do not overlap
+        # Where payloads are, oldest first, those that follow each other as one [begin, end): a thousand are a few runs.
+        self._runs: deque[list[int]] = deque()
         self._cursor = 0  # end of the newest
 
     def store(self, payload: Any, keep: set[int]) -> Spilled:
@@ -84,8 +85,11 @@ class SpillFile:
         emptied = map_tensors(payload, empty)
         offset = self._room(length)
         self._write(offset, length, [memoryview(_bytes_of(tensor).data) for tensor in tensors])
-        self._outstanding.append((offset, length))
         self._cursor = offset + length
+        if self._runs and self._runs[-1][1] == offset:
+            self._runs[-1][1] = self._cursor
+        elif length:
+            self._runs.append([offset, self._cursor])
         self.written_bytes += length
         return Spilled(emptied, tuple(metas.values()), offset, length)
 
@@ -93,16 +97,19 @@ class SpillFile:
         """Read a payload back; its place is free afterwards."""
         loaded = {id(meta): torch.empty(meta.shape, dtype=meta.dtype) for meta in spilled.metas}
         self._read(spilled.offset, spilled.length, [memoryview(_bytes_of(tensor).data) for tensor in loaded.values()])
-        first = self._outstanding.popleft()
-        assert first == (spilled.offset, spilled.length), "payloads are loaded in the order they were stored in"
+        if spilled.length:
+            assert self._runs[0][0] == spilled.offset, "payloads are loaded in the order they were stored in"
+            self._runs[0][0] += spilled.length
+            if self._runs[0][0] == self._runs[0][1]:
+                self._runs.popleft()
         return map_tensors(spilled.payload, lambda tensor: loaded.get(id(tensor), tensor))
 
     def _room(self, length: int) -> int:
         """Return where ``length`` bytes have a place: at the beginning or behind the newest, else behind all."""
         for begin in (0, self._cursor):
-            if all(offset >= begin + length or offset + size <= begin for offset, size in self._outstanding):
+            if all(run[0] >= begin + length or run[1] <= begin for run in self._runs):
                 return begin
-        return max(offset + size for offset, size in self._outstanding)
+        return max(end for _, end in self._runs)
 
     def _write(self, offset: int, length: int, views: list[memoryview]) -> None:
         left = deque(views)
@@ -130,7 +137,7 @@ class SpillFile:
     def close(self) -> None:
         """Release the space."""
         self._file.close()
-        self._outstanding.clear()
+        self._runs.clear()
 
 
 def _drop(views: deque[memoryview], count: int) -> None:

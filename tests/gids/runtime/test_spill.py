@@ -42,7 +42,7 @@ def test_what_is_stored_comes_back(tmp_path):
 
 def test_space_is_used_again_and_nothing_overlaps(tmp_path):
     file, waiting, most = SpillFile(tmp_path), [], 0
-    sizes = [7, 3, 20, 1, 9, 14, 2, 30, 5, 5, 8, 1] * 8
+    sizes = [7, 3, 20, 1, 9, 14, 2, 0, 0, 30, 5, 5, 8, 1] * 8
     for number, size in enumerate(sizes):
         value = torch.full((size,), number)
         waiting.append((number, size, file.store(value, set())))
