@@ -19,6 +19,8 @@ SAMPLES_BYTES = 160 << 20
 #: Shares of what is left for lists. Hot lists know the whole graph, so they get most; the cache learns what this run
 #: asks for beside it.
 CACHE_SHARE = 8
+#: Of a figure, what threads, rings and plans take of the process beside the parts: at most so much, and this share.
+UNSEEN_BYTES, UNSEEN_SHARE = 2 << 20, 32
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def divide(budget_bytes: int, offsets_bytes: int, readers: int, lists_bytes: int
         )
     staging = min(max(free // 8, least.staging_bytes), readers * MOST_STAGING_BYTES)
     groups = min(max(free // 3, least.group_bytes), max(readers * LEAST_GROUP_BYTES, MOST_GROUP_BYTES))
-    lists = max(free - staging - groups, 0)
+    lists = max(free - staging - groups - min(free // UNSEEN_SHARE, UNSEEN_BYTES), 0)
     if lists >= lists_bytes:
         return DiskMemory(lists_bytes, 0, groups, staging)
     return DiskMemory(lists - lists // CACHE_SHARE, lists // CACHE_SHARE, groups, staging)
