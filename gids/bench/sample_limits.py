@@ -109,20 +109,21 @@ def limits_section(
         forget_pages(directory / "indices.bin")
         children: list[Child] = []
         try:
-            longest = None
             for kind in (GIDS, MAPPED_RANDOM, MAPPED):
-                child = sampling_child(directory, kind, limit)
-                children.append(child)
-                began = time.perf_counter()
-                details[child.name] = child.ask(1, longest)  # to open, and fill what it keeps
-                if kind == MAPPED_RANDOM:
-                    # The other way to map is often so much slower that it could not be the better one in any round.
-                    longest = FAR_BEHIND * (time.perf_counter() - began)
-                if not details[child.name]:
-                    details[child.name] = {"left_out": f"the first batch took more than {FAR_BEHIND} times the other's"}
-                    children.pop().close()
-            for child in children:  # pages come with use
-                child.ask(batches)
+                children.append(sampling_child(directory, kind, limit))
+            for asked in (1, batches):  # to open, and fill what it keeps; then pages come with use
+                longest = None
+                for child in list(children):
+                    began = time.perf_counter()
+                    details[child.name] = child.ask(asked, longest)
+                    if child.kind == MAPPED_RANDOM:
+                        # The other way to map is often so much slower that it could not be the better one in any round.
+                        longest = FAR_BEHIND * (time.perf_counter() - began)
+                    elif not details[child.name]:
+                        left_out = f"{asked} batch(es) took more than {FAR_BEHIND} times what they took the other"
+                        details[child.name] = {"left_out": left_out}
+                        children.remove(child)
+                        child.close()
             contenders = [
                 Contender(child.name, lambda child=child: child.ask(batches)["edges"])  # type: ignore[misc]
                 for child in children
