@@ -153,7 +153,7 @@ def run(args: argparse.Namespace) -> Report:
                 limits_section(report, directory, sizes.limits_mib, sizes.disk_batches, rounds)
             if "workers" in parts:
                 say("workers")
-                workers_section(report, graph, sizes.disk_batches, rounds)
+                workers_section(report, graph, sizes.disk_batches, rounds, sizes.fio_s)
             if "ring" in parts:
                 say("ring")
                 shapes = [(limit, threads) for limit in sizes.ring_mib for threads in sizes.ring_threads]

@@ -26,6 +26,7 @@ FANOUTS = [20, 15, 10]
 BATCH = 1024
 LEAST_BUDGET = 8 << 20  # offsets, staging and reads of a small graph need most of it
 SECTOR = 512  # the least that a direct read can be
+PAGE = 4096
 EDGE: EdgeType = ("_N", "_E", "_N")
 
 # Floors of the issue. A read per sampled edge could at best deliver fio's random reads per second; sorting, merging and
@@ -34,9 +35,9 @@ FLOOR_OVER_FIO = 10.0
 CEILING_MEMORY = 0.25
 CEILING_ADDED = 1.0
 FLOOR_FILE_OVER_MEMORY = 4.0
-# A second worker must nearly double the rate, unless the disk is busy all the time, by its probed cost of reads.
+# A second worker must nearly double the rate, unless the disk gives no more: what that is, fio finds out in the same run.
 FLOOR_WORKERS = 1.7
-FLOOR_DISK_BUSY = 0.95
+FLOOR_OF_FIO = 0.95
 
 
 @dataclass(frozen=True)
@@ -155,12 +156,14 @@ def disk_section(report: Report, graph: StoredGraph, batches: int, rounds: int, 
     }
 
 
-def workers_section(report: Report, graph: StoredGraph, batches: int, rounds: int) -> None:
-    """Alternate one worker and two over the same batches; where the disk is the limit, say how much of it was used."""
-    cost = load_curve(graph.directory).cost
+def workers_section(report: Report, graph: StoredGraph, batches: int, rounds: int, fio_s: float) -> None:
+    """Alternate one worker and two over the same batches, and fio's reads of the size that theirs have.
+
+    Where the disk is the limit, it counts how much of what fio gets from it in the same round two workers do.
+    """
     sampler, nodes = NeighborSampler(FANOUTS), graph.num_nodes()
     seeds = torch.from_numpy(np.random.default_rng(3).permutation(nodes))
-    busy: list[float] = []
+    reads_per_s: list[float] = []  # of two workers, round after round
     with Topology.from_dataset(graph, on_disk=True, budget=disk_budget(graph)) as topology:
         turn = iter(range(1 << 30))
 
@@ -170,42 +173,55 @@ def workers_section(report: Report, graph: StoredGraph, batches: int, rounds: in
             work = [
                 (seeds[at : at + BATCH], SampleKey(batch=number)) for at, number in zip(starts, numbers, strict=True)
             ]
-            before, began = topology.disk_stats()[EDGE], time.perf_counter()
+            before, began = topology.disk_stats()[EDGE]["reads"], time.perf_counter()
             edges = sum(s.num_edges for s in stream_samples(sampler, topology, work, in_flight=workers))
-            after, seconds = topology.disk_stats()[EDGE], time.perf_counter() - began
             if workers == 2:
-                reads = after["reads"] - before["reads"]
-                busy.append(cost.seconds(reads, after["bytes_read"] - before["bytes_read"]) / seconds)
+                reads = topology.disk_stats()[EDGE]["reads"] - before
+                reads_per_s.append(reads / (time.perf_counter() - began))
             return edges
 
         sample(2)
+        stats = topology.disk_stats()[EDGE]
+        mean_bytes = stats["bytes_read"] / max(stats["reads"], 1)
         names = {workers: f"gids from disk, {workers} worker(s)" for workers in (1, 2)}
         contenders = [Contender(name, lambda w=workers: sample(w)) for workers, name in names.items()]  # type: ignore[misc]
+        if shutil.which("fio"):
+            block = max(round(mean_bytes / PAGE), 1) * PAGE
+            fio = FioReads(
+                graph.directory / "indices.bin",
+                fio_s,
+                quick=graph.indices_table(EDGE).total_bytes < 1 << 28,
+                block=block,
+            )
+            contenders.append(Contender(f"fio, reads of {block >> 10} KiB", fio.run))
         rates = alternate(contenders, unit="edges", rounds=rounds)
     report.measurements += rates.values()
     pairs = zip(rates[names[2]].rates, rates[names[1]].rates, strict=True)
-    over, share = float(np.median([two / one for two, one in pairs])), float(np.median(busy[1:]))
-    report.extra["workers"] = {"two_over_one": over, "disk_busy": share}
+    over = float(np.median([two / one for two, one in pairs]))
+    share = 0.0
+    if len(contenders) > len(names):
+        share = float(np.median(np.array(reads_per_s[1:]) / np.array(rates[contenders[-1].name].rates)))
+    report.extra["workers"] = {"two_over_one": over, "mean_read_bytes": mean_bytes, "reads_over_fio": share}
     report.bars.append(
         Bar(
-            "disk: 2 workers over 1 (of 1.7), or the disk's time used (of 0.95)",
-            max(over / FLOOR_WORKERS, share / FLOOR_DISK_BUSY),
+            "disk: 2 workers over 1 (of 1.7), or their reads/s over fio's of that size (of 0.95)",
+            max(over / FLOOR_WORKERS, share / FLOOR_OF_FIO),
             1.0,
         )
     )
 
 
 class FioReads:
-    """Random direct reads of a sector by a tuned fio, with the depth and jobs at which it is fastest here."""
+    """Random direct reads by a tuned fio, with the depth and jobs at which it is fastest here."""
 
-    def __init__(self, path: Path, seconds: float, *, quick: bool) -> None:
-        self.path, self.seconds = path, seconds
-        self.depth, self.jobs = best_shape(path, "randread", SECTOR, 1, quick=quick)
+    def __init__(self, path: Path, seconds: float, *, quick: bool, block: int = SECTOR) -> None:
+        self.path, self.seconds, self.block = path, seconds, block
+        self.depth, self.jobs = best_shape(path, "randread", block, 1, quick=quick)
 
     def run(self) -> float:
         """Return as many reads as make the harness's clock show the rate of fio's own."""
         start = time.perf_counter()
-        iops = run_fio(self.path, "randread", SECTOR, self.depth, self.jobs, self.seconds).iops
+        iops = run_fio(self.path, "randread", self.block, self.depth, self.jobs, self.seconds).iops
         return iops * (time.perf_counter() - start)
 
 
