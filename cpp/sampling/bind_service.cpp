@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
 #include <chrono>
 
 #include "errors.hpp"
@@ -34,6 +35,27 @@ struct SampledBatch {
     }
 };
 
+// The way back into the interpreter. Clients that come back at the same time would put each other to sleep over its
+// lock, and waking takes longer than all that Python does for a request: who finds another client on its way waits here
+// for it to be gone, for as long as that takes at most.
+class Doorway {
+public:
+    // Without the interpreter's lock, right after it was released, and right before it is taken again.
+    void leave() { entered_.store(0); }
+    void enter() {
+        for (;;) {
+            const int64_t now = Clock::now().time_since_epoch().count();
+            int64_t entered = entered_.load();
+            if ((entered == 0 || now - entered > kMost.count()) && entered_.compare_exchange_weak(entered, now)) return;
+        }
+    }
+
+private:
+    using Clock = std::chrono::steady_clock;
+    static constexpr Clock::duration kMost = std::chrono::microseconds(20);  // then it does something else there
+    std::atomic<int64_t> entered_{0};  // seq_cst: when somebody did who is not back yet; 0: nobody
+};
+
 class BoundService {
 public:
     BoundService(BoundTopology& topology, const SampleFunction& function, int workers, int64_t most_waiting)
@@ -58,12 +80,20 @@ public:
             return function_.sample(topology_.topology, request->view(), nullptr);
         };
     }
+    Sampled run(uint64_t client, std::function<Sampled()> work) {
+        const nb::gil_scoped_release nogil;
+        doorway_.leave();
+        Sampled sample = service_->run(client, std::move(work), check_signals);
+        doorway_.enter();
+        return sample;
+    }
     SampledBatch batch(Sampled sample) const { return {std::move(sample), function_.edge_ids, function_.weights}; }
 
 private:
     BoundTopology& topology_;
     const SampleFunction function_;
     std::unique_ptr<SampleService> service_;
+    Doorway doorway_;
 };
 
 double seconds(Ticket::Clock::duration time) { return std::chrono::duration<double>(time).count(); }
@@ -94,12 +124,7 @@ void bind_service(nb::module_& m) {
             [](BoundService& self, uint64_t client, const nb::list& excluded, ConstVector<int64_t> times, uint64_t seed,
                uint32_t epoch, uint64_t batch, const std::vector<ConstVector<int64_t>>& seeds) {
                 auto work = self.work(excluded, times, seed, epoch, batch, seeds);
-                Sampled sample;
-                {
-                    const nb::gil_scoped_release nogil;
-                    sample = (*self).run(client, std::move(work), check_signals);
-                }
-                return self.batch(std::move(sample));
+                return self.batch(self.run(client, std::move(work)));
             },
             "client"_a, "excluded"_a, "times"_a, "seed"_a, "epoch"_a, "batch"_a, "seeds"_a,
             nb::sig("def sample(self, client: int, " GIDS_REQUEST ") -> SampledBatch"))

@@ -13,6 +13,9 @@ from gids.types import EDGE, NODE, EdgeType
 __all__ = ["EDGE", "NODE", "Block", "EdgeType", "Sample", "SampleKey", "SeedEdges"]
 
 
+_BITS_32, _BITS_64 = 1 << 32, 1 << 64
+
+
 @dataclass(frozen=True)
 class SampleKey:
     """Names a batch: with the same key, graph and seeds every backend samples the same edges."""
@@ -22,6 +25,8 @@ class SampleKey:
     batch: int = 0
 
     def __post_init__(self) -> None:
+        if 0 <= self.seed < _BITS_64 and 0 <= self.epoch < _BITS_32 and 0 <= self.batch < _BITS_64:
+            return
         for name, bits in (("seed", 64), ("epoch", 32), ("batch", 64)):
             value = getattr(self, name)
             if not 0 <= value < 1 << bits:

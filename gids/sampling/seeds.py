@@ -83,7 +83,10 @@ class TimedSeeds:
 Seeds = Tensor | Ids | Sequence[int] | Mapping[str, Tensor] | EdgeSeeds | TimedSeeds
 
 
-@dataclass(frozen=True)
+_NONE = np.empty(0, np.int64)
+
+
+@dataclass(slots=True)
 class SeedPlan:
     """Seeds as the native samplers take them.
 
@@ -104,7 +107,7 @@ class SeedPlan:
     nodes: list[Ids]
     excluded: list[tuple[Ids, Ids]]
     edges: EdgeSeeds | None = None
-    times: Ids = field(default_factory=lambda: np.empty(0, np.int64))
+    times: Ids = field(default_factory=lambda: _NONE)
     timed: bool = False
 
 
