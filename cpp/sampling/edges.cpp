@@ -223,18 +223,7 @@ void Chooser::choose(int64_t i, int64_t* out, std::vector<double>& scratch) cons
     const int64_t count = indptr_[i + 1] - indptr_[i];
     const int64_t first = frontier_.first[i];
     const uint64_t node = relation_.random_name(nodes_[i]);
-    if (draw_.labor != nullptr) {
-        const int64_t degree = frontier_.degree[i];
-        const int64_t eligible = draw_.weighted ? frontier_.positive[i] : degree;
-        const float* weights = draw_.weighted ? relation_.weights + first : nullptr;
-        if (relation_.indices32 != nullptr)
-            choose_labor_fast(*draw_.labor, first, degree, eligible, count, relation_.indices32 + first, weights,
-                              scratch, out);
-        else
-            choose_labor_fast(*draw_.labor, first, degree, eligible, count, relation_.indices64 + first, weights,
-                              scratch, out);
-        return;
-    }
+    if (draw_.labor != nullptr) return choose_for(*draw_.labor, i, count, out, scratch);
     if (!draw_.weighted) {
         choose_uniform(Serial{}, draw_.key, node, first, frontier_.degree[i], count, draw_.replace, out);
         return;
@@ -242,6 +231,17 @@ void Chooser::choose(int64_t i, int64_t* out, std::vector<double>& scratch) cons
     scratch.resize(static_cast<size_t>(std::max<int64_t>(count, 1)));
     choose_weighted(Serial{}, draw_.key, node, first, frontier_.degree[i], frontier_.positive[i], count, draw_.replace,
                     relation_.weights + first, scratch.data(), out);
+}
+
+void Chooser::choose_for(const LaborKey& labor, int64_t i, int64_t count, int64_t* out,
+                         std::vector<double>& scratch) const {
+    const int64_t first = frontier_.first[i];
+    const int64_t degree = frontier_.degree[i];
+    const int64_t eligible = draw_.weighted ? frontier_.positive[i] : degree;
+    const float* weights = draw_.weighted ? relation_.weights + first : nullptr;
+    if (relation_.indices32 != nullptr)
+        choose_labor_fast(labor, first, degree, eligible, count, relation_.indices32 + first, weights, scratch, out);
+    else choose_labor_fast(labor, first, degree, eligible, count, relation_.indices64 + first, weights, scratch, out);
 }
 
 EdgeList find_edges(const Topology& topology, const Relation& relation, const int64_t* nodes, int64_t num_dst,

@@ -55,6 +55,8 @@ public:
         : relation_(relation), frontier_(frontier), nodes_(nodes), indptr_(indptr), draw_(draw) {}
 
     void choose(int64_t i, int64_t* out, std::vector<double>& scratch) const;
+    // `count` of them by these variates of the sources, whatever the draw's own are.
+    void choose_for(const LaborKey& labor, int64_t i, int64_t count, int64_t* out, std::vector<double>& scratch) const;
     // Before a list is looked at whole, which only LABOR does.
     void prefetch_list(int64_t i) const;
     const int64_t* indptr() const { return indptr_; }

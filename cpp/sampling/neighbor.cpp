@@ -3,9 +3,11 @@
 #include "sampling/neighbor.hpp"
 
 #include <algorithm>
+#include <span>
 #include <string>
 
 #include "errors.hpp"
+#include "sample.cuh"
 #include "sampling/labor.hpp"
 #include "sampling/pipeline.hpp"
 
@@ -15,11 +17,42 @@ namespace {
 constexpr int64_t kListsAhead = 4;    // destinations between prefetch and use of a list that is looked at whole
 constexpr int64_t kNodesBehind = 16;  // destinations between choosing an edge and reading its source
 
+// How a layer draws from a relation, and the edges of its first destinations, as far as they are known. LABOR looks at
+// whole lists, and the destinations of a layer are the first ones of the next: while a list is at hand, it chooses for
+// all layers that will ask for it.
+struct Layer {
+    Draw draw{};
+    LaborKey labor{};  // draw.labor, where there is one
+    std::vector<int64_t> indptr;
+    Array<int64_t> positions;
+
+    int64_t known() const { return indptr.empty() ? 0 : static_cast<int64_t>(indptr.size()) - 1; }
+};
+
+// The layer that is sampled and those after it; none after it where layers do not share lists.
+using Layers = std::span<Layer>;
+
+// Makes room for what the layers after the first choose for destinations that it sees first.
+void make_room(Layers layers, const Frontier& frontier, int64_t num_dst) {
+    const int64_t known = layers.front().known();
+    for (Layer& layer : layers.subspan(1)) {
+        if (layer.indptr.empty()) layer.indptr.push_back(0);
+        for (int64_t i = known; i < num_dst; ++i) {
+            const int64_t eligible = layer.draw.weighted ? frontier.positive[i] : frontier.degree[i];
+            layer.indptr.push_back(layer.indptr.back() + sampled_count(eligible, layer.draw.fanout, false));
+        }
+        layer.positions.reserve(layer.indptr.back());
+        layer.positions.set_size(layer.indptr.back());
+    }
+}
+
 // Chooses the edges of destinations [begin, end) and gathers their sources a little later. positions and out begin at
 // the first edge of `begin` and may be the same array: each position is read before it is overwritten.
 template <class Index>
-void choose_and_gather(const Chooser& chooser, const Index* indices, int64_t begin, int64_t end, int64_t* positions,
-                       int64_t* out) {
+void choose_and_gather(const Chooser& chooser, Layers layers, const Index* indices, int64_t begin, int64_t end,
+                       int64_t* positions, int64_t* out) {
+    const Layer& layer = layers.front();
+    const int64_t known = layer.known();
     const int64_t* indptr = chooser.indptr();
     const int64_t origin = indptr[begin];
     std::vector<double> scratch;
@@ -29,8 +62,18 @@ void choose_and_gather(const Chooser& chooser, const Index* indices, int64_t beg
     };
     for (int64_t i = begin; i < end; ++i) {
         const int64_t from = indptr[i] - origin;
-        if (i + kListsAhead < end) chooser.prefetch_list(i + kListsAhead);
-        chooser.choose(i, positions + from, scratch);
+        if (i + kListsAhead < end && i + kListsAhead >= known) chooser.prefetch_list(i + kListsAhead);
+        if (i < known) {
+            const int64_t* chosen = layer.positions.data() + layer.indptr[static_cast<size_t>(i)];
+            std::copy(chosen, chosen + (indptr[i + 1] - indptr[i]), positions + from);
+        } else {
+            chooser.choose(i, positions + from, scratch);
+            for (Layer& later : layers.subspan(1)) {
+                const int64_t at = later.indptr[static_cast<size_t>(i)];
+                chooser.choose_for(later.labor, i, later.indptr[static_cast<size_t>(i) + 1] - at,
+                                   later.positions.data() + at, scratch);
+            }
+        }
         for (int64_t e = from; e < indptr[i + 1] - origin; ++e) __builtin_prefetch(&indices[positions[e]]);
         if (i - begin >= kNodesBehind) gather_until(indptr[i - kNodesBehind + 1] - origin);
     }
@@ -52,8 +95,9 @@ private:
     int64_t count_;
 };
 
-BlockPart sample_in_memory(const Topology& topology, const Relation& relation, const Draw& draw, bool edge_ids,
+BlockPart sample_in_memory(const Topology& topology, const Relation& relation, Layers layers, bool edge_ids,
                            const Destinations& destinations, NodeSet& sources, ThreadPool* pool) {
+    const Draw& draw = layers.front().draw;
     const int64_t num_dst = destinations.count();
     BlockPart part{Array<int64_t>(num_dst + 1), {}, {}, {}};
     const Frontier frontier = count_edges(relation, destinations.nodes(), num_dst, draw, pool, part.indptr.data());
@@ -62,6 +106,7 @@ BlockPart sample_in_memory(const Topology& topology, const Relation& relation, c
     if (edge_ids) part.edge_ids = Array<int64_t>(num_edges);
     sources.expect(num_edges);  // from here on destinations.nodes() does not move, even where it is the same set
     const Chooser chooser(relation, frontier, destinations.nodes(), part.indptr.data(), draw);
+    make_room(layers, frontier, num_dst);
     const std::vector<int64_t> bounds = cut_pieces(part.indptr);
     const auto edges_of = [&](int64_t piece) {
         const int64_t from = part.indptr[bounds[static_cast<size_t>(piece)]];
@@ -76,8 +121,8 @@ BlockPart sample_in_memory(const Topology& topology, const Relation& relation, c
             int64_t* out = part.src.data() + from;
             int64_t* positions = edge_ids ? part.edge_ids.data() + from : out;
             if (relation.indices32 != nullptr)
-                choose_and_gather(chooser, relation.indices32, begin, end, positions, out);
-            else choose_and_gather(chooser, relation.indices64, begin, end, positions, out);
+                choose_and_gather(chooser, layers, relation.indices32, begin, end, positions, out);
+            else choose_and_gather(chooser, layers, relation.indices64, begin, end, positions, out);
             check_neighbors(relation, out, count, topology.num_sources(relation));
             if (edge_ids) name_edges(relation, positions, count);
         },
@@ -99,12 +144,38 @@ BlockPart sample_listed(const Topology& topology, const Relation& relation, cons
     return {std::move(edges.indptr), std::move(edges.src), std::move(edges.positions), {}};
 }
 
-BlockPart sample_part(const Topology& topology, const Relation& relation, const Draw& draw, bool edge_ids,
+// Choosing and gathering are one pass over lists in memory.
+bool is_fused(const Relation& relation, const Draw& draw, const ExcludedEdges& excluded) {
+    return relation.in_memory() && excluded.empty() && !(draw.weighted && !relation.weights);
+}
+
+BlockPart sample_part(const Topology& topology, const Relation& relation, Layers layers, bool edge_ids,
                       const ExcludedEdges& excluded, const Destinations& destinations, NodeSet& sources,
                       ThreadPool* pool) {
-    const bool fused = relation.in_memory() && excluded.empty() && !(draw.weighted && !relation.weights);
-    return fused ? sample_in_memory(topology, relation, draw, edge_ids, destinations, sources, pool)
-                 : sample_listed(topology, relation, draw, edge_ids, excluded, destinations, sources, pool);
+    const Draw& draw = layers.front().draw;
+    return is_fused(relation, draw, excluded)
+               ? sample_in_memory(topology, relation, layers, edge_ids, destinations, sources, pool)
+               : sample_listed(topology, relation, draw, edge_ids, excluded, destinations, sources, pool);
+}
+
+// The layers of a relation, in the order of the hops.
+std::vector<Layer> layers_of(const Topology& topology, const NeighborOptions& options, const SampleRequest& request,
+                             size_t r) {
+    const auto src = static_cast<size_t>(topology.relations[r].src_type);
+    const size_t num_layers = options.fanouts.size();
+    std::vector<Layer> layers(num_layers);
+    for (size_t hop = 0; hop < num_layers; ++hop) {
+        const int64_t fanout = options.fanouts[num_layers - 1 - hop][r];
+        layers[hop].draw = {fanout, options.replace && fanout >= 0, options.weighted,
+                            request.key.layer(options.first_hop + hop, r, Stream::kNeighbors)};
+        if (!options.labor) continue;
+        layers[hop].labor =
+            labor_key(request.key.seed, request.key.epoch, request.key.batch, options.labor->batch_dependency,
+                      static_cast<uint32_t>(options.labor->layer_dependency ? 0 : hop), static_cast<uint32_t>(src),
+                      topology.origins_of(src));
+        layers[hop].draw.labor = &layers[hop].labor;
+    }
+    return layers;
 }
 
 }  // namespace
@@ -122,24 +193,15 @@ Sampled sample_neighbors(Topology& topology, const NeighborOptions& options, con
     std::vector<NodeSet> sets = number_seeds(topology, request.seeds, sample);
     const size_t num_layers = options.fanouts.size();
     sample.blocks.resize(num_layers);
+    std::vector<std::vector<Layer>> layers;
+    for (size_t r = 0; r < topology.relations.size(); ++r) layers.push_back(layers_of(topology, options, request, r));
     for (size_t hop = 0; hop < num_layers; ++hop) {
         SampledBlock& block = sample.blocks[num_layers - 1 - hop];
         block.num_dst = sizes(sets);
         for (size_t r = 0; r < topology.relations.size(); ++r) {
             const Relation& relation = topology.relations[r];
             const auto dst = static_cast<size_t>(relation.dst_type);
-            const int64_t fanout = options.fanouts[num_layers - 1 - hop][r];
-            Draw draw{fanout, options.replace && fanout >= 0, options.weighted,
-                      request.key.layer(options.first_hop + hop, r, Stream::kNeighbors)};
-            LaborKey labor{};
-            if (options.labor) {
-                labor =
-                    labor_key(request.key.seed, request.key.epoch, request.key.batch, options.labor->batch_dependency,
-                              static_cast<uint32_t>(options.labor->layer_dependency ? 0 : hop),
-                              static_cast<uint32_t>(relation.src_type),
-                              topology.origins_of(static_cast<size_t>(relation.src_type)));
-                draw.labor = &labor;
-            }
+            const Draw& draw = layers[r][hop].draw;
             const ExcludedEdges& excluded = request.excluded_of(r);
             NodeSet& sources = sets[static_cast<size_t>(relation.src_type)];
             if (options.labor && options.labor->importance > 0) {
@@ -148,7 +210,9 @@ Sampled sample_neighbors(Topology& topology, const NeighborOptions& options, con
                                                            block.num_dst[dst], sources, pool));
                 continue;
             }
-            block.parts.push_back(sample_part(topology, relation, draw, options.edge_ids, excluded,
+            const bool shared = options.labor && is_fused(relation, draw, excluded);
+            const Layers from_here = Layers(layers[r]).subspan(hop, shared ? std::dynamic_extent : 1);
+            block.parts.push_back(sample_part(topology, relation, from_here, options.edge_ids, excluded,
                                               Destinations(sets[dst], block.num_dst[dst]), sources, pool));
         }
         block.num_src = sizes(sets);
@@ -181,9 +245,10 @@ Sampled expand_nodes(Topology& topology, const HopOptions& options, const Sample
     for (size_t r = 0; r < topology.relations.size(); ++r) {
         const Relation& relation = topology.relations[r];
         const int64_t fanout = options.fanouts[r];
-        const Draw draw{fanout, options.replace && fanout >= 0, options.weighted, key.layer(0, r, Stream::kNeighbors)};
+        Layer layer;
+        layer.draw = {fanout, options.replace && fanout >= 0, options.weighted, key.layer(0, r, Stream::kNeighbors)};
         const Destinations destinations(expanded[static_cast<size_t>(relation.dst_type)]);
-        block.parts.push_back(sample_part(topology, relation, draw, true, {}, destinations,
+        block.parts.push_back(sample_part(topology, relation, Layers(&layer, 1), true, {}, destinations,
                                           sets[static_cast<size_t>(relation.src_type)], pool));
     }
     block.num_src = sizes(sets);
