@@ -226,7 +226,7 @@ class NpzRows(RowSource):
                 count = min(step, self.num_rows - first)
                 try:
                     data = stream.read(count * row_bytes)
-                except (zipfile.BadZipFile, zlib.error) as error:
+                except (zipfile.BadZipFile, zlib.error, EOFError) as error:
                     raise DatasetError(f"{self.name} is damaged after row {first} ({error})") from error
                 if len(data) != count * row_bytes:
                     raise DatasetError(f"{self.name} ends early: row {first + len(data) // row_bytes} is missing")
@@ -242,7 +242,7 @@ class _Member:
             with read_errors(path):
                 self._archive = zipfile.ZipFile(path)
                 self._stream = self._archive.open(f"{key}.npy")
-        except (zipfile.BadZipFile, KeyError) as error:
+        except (zipfile.BadZipFile, KeyError, RuntimeError) as error:  # the last: encrypted, or a packing not known here
             raise DatasetError(f"{path} must be an .npz archive with an array {key!r} ({error})") from error
 
     def __enter__(self) -> tuple[IO[bytes], tuple[int, ...], np.dtype]:
@@ -250,7 +250,7 @@ class _Member:
             version = np.lib.format.read_magic(self._stream)
             header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, fortran, dtype = header(self._stream)
-        except (ValueError, EOFError, SyntaxError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        except (ValueError, EOFError, SyntaxError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
             raise DatasetError(f"{self._path}[{self._key}] must be an array of numbers ({error})") from error
         if fortran or dtype.hasobject:
             raise DatasetError(f"{self._path}[{self._key}] must hold numbers, row after row")
