@@ -242,7 +242,7 @@ class _Member:
             with read_errors(path):
                 self._archive = zipfile.ZipFile(path)
                 self._stream = self._archive.open(f"{key}.npy")
-        except (zipfile.BadZipFile, KeyError, RuntimeError) as error:  # the last: encrypted, or a packing not known here
+        except (zipfile.BadZipFile, KeyError, RuntimeError) as error:  # encrypted, or unknown packing
             raise DatasetError(f"{path} must be an .npz archive with an array {key!r} ({error})") from error
 
     def __enter__(self) -> tuple[IO[bytes], tuple[int, ...], np.dtype]:
