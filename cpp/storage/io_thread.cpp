@@ -308,6 +308,7 @@ void IoThread::check_timeouts() {
         if (now_ - slot.since < (given_up ? std::min<Clock::duration>(timeout_, kGivingUp) : timeout_)) continue;
         ++counted_.timeouts;
         fail(slot, "read timed out", 0);
+        core_->count(counted_);  // before whoever waits for the slot hears of it
         set_stuck(slot);
     }
 }

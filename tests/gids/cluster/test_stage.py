@@ -257,11 +257,15 @@ def test_ctrl_c_ends_requests_that_nobody_answers(dataset, tmp_path, monkeypatch
     if way == "fetching":
         stage(dataset.path, url)
     monkeypatch.setattr(obstore, "get_range_async" if way == "fetching" else "put_async", never)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent in the background may have it ignored
     pressing = threading.Thread(target=interrupt)
     pressing.start()
-    with pytest.raises(KeyboardInterrupt):
-        stage(*((url, tmp_path / "back") if way == "fetching" else (dataset.path, url)))
-    pressing.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            stage(*((url, tmp_path / "back") if way == "fetching" else (dataset.path, url)))
+        pressing.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert cancelled
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("gids-stage", "gids-objects"))]
     monkeypatch.undo()

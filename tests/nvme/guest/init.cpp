@@ -99,7 +99,7 @@ void read_table(const std::shared_ptr<Drive>& drive, const Table& table, unsigne
     std::shuffle(rows.begin(), rows.end(), random);
     std::vector<std::byte> out(rows.size() * table.row_bytes);
     const auto started = std::chrono::steady_clock::now();
-    const auto job = reader.submit(rows, out.data(), Conversion::kNone);
+    const auto job = reader.submit(rows, out.data());
     require(job->wait_for(std::chrono::minutes(2)), "the read did not end");
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     for (size_t i = 0; i < rows.size(); ++i)
