@@ -26,6 +26,8 @@ RECORD = ROOT / "build" / "evidence" / "compared.json"
 LEFT_ASIDE = ("test_compared.py", "test_ptx.py", "test_tsan.py", "test_weak.py", "test_simt.py")
 #: Tests that are tried for a kernel: the quickest first, and one of each function before another of the same.
 MOST_TESTS = 8
+#: Those tests take seconds; one that is ended is no evidence, and the next one is tried.
+LIMIT_S = 45.0
 
 
 class Watch:
@@ -82,14 +84,14 @@ def refuted_without(kernel: str, test: str, out: Any) -> None:
     out.send(follow(Watch(kernel), str(ROOT / test)).refuted)
 
 
-def answer(target: Any, *arguments: Any) -> Any:
-    """Return what a process sends, or None if it ends without a word."""
+def answer(target: Any, *arguments: Any, limit_s: float | None = None) -> Any:
+    """Return what a process sends, or None if it ends without a word, or not in time: what is not written may be a bound."""
     receiving, sending = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=target, args=(*arguments, sending))
     process.start()
     sending.close()
     try:
-        return receiving.recv()
+        return receiving.recv() if receiving.poll(limit_s) else process.kill()
     except EOFError:
         return None
     finally:
@@ -111,7 +113,7 @@ def main() -> int:
     compared = {}
     for kernel in sorted(names):
         for test in in_turn(launches.get(kernel, {})):
-            if answer(refuted_without, kernel, test):
+            if answer(refuted_without, kernel, test, limit_s=LIMIT_S):
                 compared[kernel] = test
                 break
     RECORD.parent.mkdir(parents=True, exist_ok=True)
