@@ -88,3 +88,9 @@ def test_rows_out_of_range_are_refused_and_planning_goes_on(simt):
     assert_same_plan(
         plan_to_host(session, device.plan_group([session.upload(rows)])), cpu.plan_group([torch.from_numpy(rows)])
     )
+
+
+def test_a_map_that_is_cleared_has_no_row(session):
+    entries = session.upload(np.arange(80))
+    session.launch("map_clear", 40, entries, np.int64(40))
+    assert (session.download(entries) == -1).all()
